@@ -10,8 +10,8 @@ from tests.tools.known import known
 from tests.tools.rank_memory import unnamed
 from zerobench.common.environments import environment
 from zerobench.common.vocabulary import Category, Phase, Status, StepKind
+from zerobench.config.derived.checkpoint_size import checkpoint_bytes
 from zerobench.config.trial.trial import Compression
-from zerobench.estimate.memory.checkpoint import checkpoint_bytes
 from zerobench.records.trials import recorded_grad_norms
 from zerobench.report.figures.parity import ParityJudge
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.tools.at_least_one import at_least_one
 from zerobench.common.vocabulary import Status
+from zerobench.config.derived.checkpoint_size import checkpoint_bytes
 from zerobench.config.trial.trial import TfStrategy
-from zerobench.estimate.memory.checkpoint import checkpoint_bytes
 
 SWEEP = """
 name: tensorflow-checkpoints

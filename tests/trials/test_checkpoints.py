@@ -20,11 +20,11 @@ from tests.tools.rank_memory import apart
 from tests.tools.rank_records import trial_record
 from zerobench.common.vocabulary import Status, StepKind
 from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.derived.checkpoint_size import checkpoint_bytes
 from zerobench.config.derived.strategy import uses_deepspeed
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.checkpoint import checkpoint_bytes
 from zerobench.launch.run.launcher import PINNED_MALLOC, free_port
 from zerobench.launch.run.recovery import run_twice
 from zerobench.launch.run.stop import Stop

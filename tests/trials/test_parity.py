@@ -10,8 +10,8 @@ from tests.conftest import memory_row
 from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import apart, moved_bytes, unnamed
 from zerobench.common.vocabulary import Category, Phase, Status
+from zerobench.config.derived.pipeline_steps import pipeline_bytes_per_step
 from zerobench.config.trial.trial import Compression
-from zerobench.estimate.memory.pipeline import pipeline_bytes_per_step
 from zerobench.rank.training.data import micro_batches
 from zerobench.report.figures.parity import ParityJudge
 

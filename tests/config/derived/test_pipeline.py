@@ -13,13 +13,19 @@ from zerobench.common.errors import UserError
 from zerobench.config.deepspeed import build_ds_config
 from zerobench.config.derived.host_memory import host_state_bytes
 from zerobench.config.derived.machine import Accelerator
-from zerobench.config.derived.pipeline import divide_blocks, micro_batches_in_flight, pipeline_refusal, stage_blocks
+from zerobench.config.derived.pipeline import (
+    divide_blocks,
+    micro_batches_in_flight,
+    pipeline_refusal,
+    stage_blocks,
+    why_not_divided,
+)
+from zerobench.config.derived.pipeline_steps import bubble_fraction
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.rules.rules import Skip, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.pipeline import bubble_fraction
 
 
 def trial(strategy: str = "pipeline", num_layers: int = 4, *, tied: bool = False, **fields: Any) -> TrialSpec:

@@ -3,8 +3,8 @@
 from tests.config.machines import CPU, GPUS
 from tests.config.rules.refusals import Asking
 from zerobench.config.derived.batch import micro_batches_per_step, micro_batches_read
+from zerobench.config.derived.pipeline_steps import pipeline_bytes_per_step
 from zerobench.config.hardware.toolchain import torch_has_rpc
-from zerobench.estimate.memory.pipeline import pipeline_bytes_per_step
 
 TWO_NODES = CPU.model_copy(update={"num_nodes": 2})
 ASKING = Asking(strategy="rpc-pipeline", precision="fp32")

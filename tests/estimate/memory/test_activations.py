@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from zerobench.common.errors import UserError
+from zerobench.config.derived.chunks import chunk_rows
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory.terms.activations import (
@@ -17,7 +18,6 @@ from zerobench.estimate.memory.terms.activations import (
     TALLY,
     Logits,
     activations,
-    chunk_rows,
     chunked_logits_bytes,
     keeps_scores,
     logits_bytes,
@@ -271,16 +271,6 @@ def test_a_config_without_a_dimension_is_refused_in_one_line(missing: str) -> No
     del config[missing]
     with pytest.raises(UserError, match="does not give the dimensions that the formulas need"):
         trial_shape(trial(config, "bf16"))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "hidden", "vocab", "rows"),
-    [(4096, 4096, 32000, 512), (4096, 64, 300, 1024), (4096, 64, 320, 1024), (4096, 64, 321, 1024), (7, 64, 64, 7)],
-)
-def test_a_chunk_has_about_as_many_logits_as_there_are_hidden_states(
-    tokens: int, hidden: int, vocab: int, rows: int
-) -> None:
-    assert chunk_rows(tokens, hidden, vocab) == rows
 
 
 @pytest.mark.parametrize(("element", "entry"), [(2, 6), (4, 4)])

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from zerobench.common.vocabulary import Category, Phase, StepKind
+from zerobench.common.vocabulary import Category, StepKind
 from zerobench.config.deepspeed.case import Case
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.optimizers import Optimizer
 from zerobench.estimate.memory.deepspeed.setting import Setting
 from zerobench.estimate.memory.deepspeed.stage_0 import plain_device
-from zerobench.estimate.memory.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
+from zerobench.estimate.memory.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device
 from zerobench.estimate.memory.terms.activations import Logits
 from zerobench.estimate.memory.terms.kept import Shape
 
@@ -78,13 +78,3 @@ def test_a_start_holds_the_parts_and_one_whole_tensor_that_is_drawn_in_two_piece
 def test_cut_logits_take_a_copy_more_than_whole_ones() -> None:
     assert cut_logits_bytes(10, 7, 2) == Logits(4 * 70 + 80, 14 * 70 + 80, 16 * 70 + 80, 2 * 70)
     assert cut_logits_bytes(10, 7, 4) == Logits(4 * 70 + 80, 12 * 70 + 80, 16 * 70 + 80, 4 * 70)
-
-
-@pytest.mark.parametrize(("recomputed", "backward"), [(0, 2 * 5 + 1), (2, 2 * 5 + 2 + 1), (5, 3 * 5 + 1)])
-def test_each_block_reduces_twice_each_way_and_once_more_where_it_is_recomputed(recomputed: int, backward: int) -> None:
-    moved = tensor_moves(5, 640, 10, 2, 3, recomputed=recomputed)
-    assert [(one.phase, one.kind, one.calls, one.elements) for one in moved] == [
-        (Phase.FORWARD, "all_gather", 3, 3 * 640),
-        (Phase.FORWARD, "all_reduce", 3 * (10 + 3), 3 * (10 * 640 + 3 * 10 * 4 // 2)),
-        (Phase.BACKWARD, "all_reduce", 3 * backward, 3 * backward * 640),
-    ]

@@ -4,20 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.tools.at_least_one import at_least_one
 from zerobench.common.vocabulary import Category, StepKind
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.pipeline import (
-    StageTraffic,
-    bubble_fraction,
-    passed_per_step,
-    passes_with_gradients,
-    pipeline_bytes_per_step,
-    shared_elements,
-    stage_device,
-)
+from zerobench.estimate.memory.pipeline import passes_with_gradients, shared_elements, stage_device
 from zerobench.estimate.memory.record import formula_setting
 
 HIDDEN, SEQUENCE, STAGES = 64, 32, 4
@@ -35,51 +26,11 @@ def trial(strategy: str = "pipeline", **fields: Any) -> TrialSpec:
     return TrialSpec.model_validate({"model": model, "strategy": strategy, **asked, "micro_batch_size": 3, **fields})
 
 
-@pytest.mark.parametrize(("precision", "element"), [("fp32", 4), ("bf16", 2)])
-def test_hidden_states_cross_each_border_once_and_their_gradients_once_the_other_way(
-    precision: str, element: int
-) -> None:
-    micro_batches = 2 * STAGES
-    border = micro_batches * 3 * SEQUENCE * HIDDEN * element
-    found = [passed_per_step(trial(precision=precision), stage) for stage in range(STAGES)]
-    assert found == [StageTraffic(n * border, n * border) for n in (1, 2, 2, 1)]
-
-
-def test_a_driver_sends_the_last_stage_the_tokens_and_gets_the_loss_whose_gradient_it_sends() -> None:
-    micro_batches, border = 2 * STAGES, 2 * STAGES * 3 * SEQUENCE * HIDDEN * 4
-    tokens, loss = micro_batches * 3 * SEQUENCE * 8, micro_batches * 4
-    found = [passed_per_step(trial("rpc-pipeline"), stage) for stage in range(STAGES)]
-    assert found == [
-        StageTraffic(border + tokens + loss, border + loss),
-        StageTraffic(2 * border, 2 * border),
-        StageTraffic(2 * border, 2 * border),
-        StageTraffic(border + loss, border + tokens + loss),
-    ]
-
-
-def test_what_a_stage_moves_is_what_it_sends_and_what_it_gets() -> None:
-    asked = trial("rpc-pipeline")
-    for stage in at_least_one(range(STAGES)):
-        passed = passed_per_step(asked, stage)
-        assert pipeline_bytes_per_step(asked, stage) == passed.sent_bytes + passed.received_bytes
-
-
 def test_a_tied_heads_gradient_is_shared_by_the_first_and_the_last_stage() -> None:
     shares = [trial(prediction={"rank": stage}) for stage in range(STAGES)]
     tied = [one.model_copy(update={"model": resolve_model("gpt2-125m")}) for one in shares]
     assert [shared_elements(one) for one in shares] == [0] * STAGES
     assert [shared_elements(one) for one in tied] == [50257 * 768, 0, 0, 50257 * 768]
-
-
-def test_of_one_stage_nothing_passes_and_nobody_waits() -> None:
-    alone = trial(gpus_per_node=1)
-    assert passed_per_step(alone, 0) == StageTraffic(0, 0)
-    assert bubble_fraction(alone) == 0
-
-
-def test_the_bubble_is_the_papers() -> None:
-    found = [bubble_fraction(trial(gradient_accumulation_steps=steps)) for steps in (1, 2, 8)]
-    assert found == pytest.approx([3 / (4 + 3), 3 / (8 + 3), 3 / (32 + 3)])
 
 
 @pytest.mark.parametrize(("rank", "passes"), [(0, 8 - 4 + 1), (3, 8 - 1 + 1)])

@@ -7,8 +7,8 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import apart, live_bytes, moved_bytes
 from zerobench.common.vocabulary import Category, Phase, Status
 from zerobench.config.derived.batch import micro_batches_per_step
+from zerobench.config.derived.parameter_server import bytes_per_step
 from zerobench.config.derived.roles import Role
-from zerobench.estimate.memory.parameter_server import bytes_per_step
 from zerobench.rank.training.data import micro_batches
 
 CONFIG = LLAMA | {"vocab_size": 509}

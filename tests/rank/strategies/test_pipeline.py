@@ -7,8 +7,8 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import live_bytes, moved_bytes, unnamed
 from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.config.derived.pipeline import micro_batches_in_flight
+from zerobench.config.derived.pipeline_steps import pipeline_bytes_per_step
 from zerobench.config.models.parameters import count_parameters
-from zerobench.estimate.memory.pipeline import pipeline_bytes_per_step
 
 SIZES = LLAMA | {"vocab_size": 509, "num_hidden_layers": 4}
 HIDDEN_BYTES = 32 * 64  # elements of one micro-batch's hidden states

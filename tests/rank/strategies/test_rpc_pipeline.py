@@ -11,7 +11,7 @@ from tests.rank.strategies.test_stages import job
 from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import FEW_BYTES, live_bytes, moved_bytes, unnamed
 from zerobench.common.vocabulary import Category, Phase, StepKind
-from zerobench.estimate.memory.pipeline import passed_per_step
+from zerobench.config.derived.pipeline_steps import passed_per_step
 from zerobench.rank.ledger.recorder import Marks, PlainPhases
 from zerobench.rank.strategies import rpc_pipeline
 from zerobench.rank.strategies.rpc_stage import HeldStage

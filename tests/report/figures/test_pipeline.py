@@ -5,7 +5,7 @@ import pytest
 from tests.report.predicted_trial import collective
 from tests.report.sample_run import SampleTrial, completed_trial, spec, trial_record
 from zerobench.common.vocabulary import Phase
-from zerobench.estimate.memory.pipeline import pipeline_bytes_per_step
+from zerobench.config.derived.pipeline_steps import pipeline_bytes_per_step
 from zerobench.records.records import RankRecord
 from zerobench.report.figures.pipeline import stages
 

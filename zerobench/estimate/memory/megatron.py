@@ -1,4 +1,4 @@
-"""What tensor parallelism divides, and what it communicates, in closed form.
+"""What tensor parallelism divides, in closed form.
 
 Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", arXiv
 1909.08053, section 3. With t ranks, b sequences of s tokens, hidden size h and vocabulary V:
@@ -6,13 +6,7 @@ Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language 
 - matrices of attention (by heads) and MLP (by inner width), embedding and head are divided by t, and with them their
   gradients and optimizer states; norms, and biases of matrices cut by rows, are whole on every rank;
 - of activations, what lies between a first and a last matrix is divided (heads, inner width, logits); what enters a
-  block is whole;
-- each block all-reduces b s h elements twice in forward and twice in backward (figure 4, the operators f and g), and
-  the head once in backward. The paper's loss over cut logits moves b s elements where gathered logits would be b s V.
-
-Two things are torch's and not the paper's. The embedding is cut by columns, so forward has one all-gather of b s h in
-place of an all-reduce (rank/strategies/tensor.py says why). The loss reduces three values a token in fp32: maximum,
-sum of exponentials, the target's log-probability (torch/distributed/tensor/parallel/loss.py).
+  block is whole. Collectives: config/derived/megatron.py.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from zerobench.common.vocabulary import Category, Phase, StepKind
+from zerobench.common.vocabulary import Category, StepKind
 from zerobench.config.models.architecture import complete
 from zerobench.config.models.tensors import block_tensors, parameter_tensors
 from zerobench.config.trial.model import ModelSpec
@@ -29,9 +23,7 @@ from zerobench.estimate.memory.deepspeed.stage_0 import plain_device
 from zerobench.estimate.memory.terms.activations import Logits
 from zerobench.estimate.memory.terms.kept import Shape
 from zerobench.estimate.memory.terms.terms import add
-from zerobench.estimate.memory.torch_strategies import CollectiveVolume, drawing
-
-_LOSS_REDUCTIONS = 3
+from zerobench.estimate.memory.torch_strategies import drawing
 
 
 @dataclass(frozen=True)
@@ -98,23 +90,3 @@ def cut_logits_bytes(tokens: int, vocabulary: int, element: int) -> Logits:
     entries, labels = tokens * vocabulary, 8 * tokens
     forward = (12 if element == 4 else element + 12) * entries
     return Logits(4 * entries + labels, forward + labels, 16 * entries + labels, element * entries)
-
-
-def tensor_moves(
-    num_layers: int, hidden_tokens: int, tokens: int, element: int, micro_steps: int, *, recomputed: int
-) -> tuple[CollectiveVolume, ...]:
-    """Collectives of one step; `hidden_tokens` is b s h, `tokens` b s.
-
-    `recomputed` blocks are run again. Such a block reduces again what its attention gives; recomputation stops before
-    the MLP's, which nobody needs.
-    """
-    forward, backward = 2 * num_layers, 2 * num_layers + 1 + recomputed
-    loss = _LOSS_REDUCTIONS * tokens * 4 // element
-    moves = (
-        (Phase.FORWARD, "all_gather", 1, hidden_tokens),
-        (Phase.FORWARD, "all_reduce", forward + _LOSS_REDUCTIONS, forward * hidden_tokens + loss),
-        (Phase.BACKWARD, "all_reduce", backward, backward * hidden_tokens),
-    )
-    return tuple(
-        CollectiveVolume(phase, kind, micro_steps * calls, micro_steps * sent) for phase, kind, calls, sent in moves
-    )

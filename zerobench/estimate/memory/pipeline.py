@@ -1,4 +1,4 @@
-"""What a stage of a pipeline holds, what it moves to others and how long it stands idle, in closed forms.
+"""What a stage of a pipeline holds and the sends and receives of a step, in closed forms.
 
 Of a micro-batch that is under way a stage keeps what its blocks save, and beside it what it handed on, until the
 gradient of that comes back (torch/distributed/pipelining/stage.py, `fwd_cache`). It has a buffer for what it receives
@@ -7,12 +7,11 @@ of each micro-batch of a step, which stays from the first step on (`_RecvInfo`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.config.derived.batch import micro_batches_of_share
 from zerobench.config.derived.pipeline import is_last_stage, micro_batches_in_flight, own_blocks
-from zerobench.config.derived.strategy import strategy_info
 from zerobench.config.models.architecture import complete
 from zerobench.config.models.tensors import parameter_tensors
 from zerobench.config.trial.trial import PipelineSchedule, TrialSpec
@@ -21,41 +20,6 @@ from zerobench.estimate.memory.deepspeed.stage_0 import plain_device
 from zerobench.estimate.memory.terms.activations import Activations, Logits, activations, trial_logits, trial_shape
 from zerobench.estimate.memory.terms.terms import Bytes, Terms, add, hold
 from zerobench.estimate.memory.torch_strategies import CollectiveVolume
-
-_TOKEN_BYTES = 8
-_LOSS_BYTES = 4
-
-
-@dataclass(frozen=True)
-class StageTraffic:
-    """What a stage hands to others and gets from them in an optimizer step."""
-
-    sent_bytes: int
-    received_bytes: int
-
-
-def passed_per_step(trial: TrialSpec, stage: int) -> StageTraffic:
-    """What stage `stage` (from 0) sends and receives in an optimizer step.
-
-    The hidden states of each micro-batch cross each border between two stages once, and their gradients once the other
-    way: b s h elements each (Narayanan et al., arXiv 2104.04473, section 3.2). Where the first stage drives the others
-    it sends the last one the tokens, int64, and gets an fp32 loss for each micro-batch, whose gradient it sends back.
-    """
-    shape, micro_batches = trial_shape(trial), micro_batches_of_share(trial)
-    borders = (stage > 0) + (stage < trial.world_size - 1)
-    sent = received = borders * shape.tokens * shape.hidden_size * shape.element
-    if strategy_info(trial.strategy).is_driven:
-        from_driver, to_driver = shape.tokens * _TOKEN_BYTES + _LOSS_BYTES, _LOSS_BYTES
-        is_driver, is_last = stage == 0, stage == trial.world_size - 1
-        sent += is_driver * from_driver + is_last * to_driver
-        received += is_driver * to_driver + is_last * from_driver
-    return StageTraffic(micro_batches * sent, micro_batches * received)
-
-
-def pipeline_bytes_per_step(trial: TrialSpec, stage: int) -> int:
-    """What stage `stage` (from 0) sends and receives in an optimizer step together, in bytes (`passed_per_step`)."""
-    passed = passed_per_step(trial, stage)
-    return passed.sent_bytes + passed.received_bytes
 
 
 def passes_with_gradients(trial: TrialSpec) -> int:
@@ -184,13 +148,3 @@ def shared_elements(trial: TrialSpec) -> int:
         trial.prediction.rank == 0 or is_last_stage(trial)
     )
     return parameter_tensors(trial.model)[0] if is_shared else 0
-
-
-def bubble_fraction(trial: TrialSpec) -> float:
-    """Part of a step in which a rank is idle if every stage takes equally long: (p - 1) / (m + p - 1).
-
-    Of both schedules: Huang et al. (arXiv 1811.06965, section 2.3) write it so; Narayanan et al. (section 2.2.1) write
-    idle over useful time, (p - 1) / m, which is the same.
-    """
-    stages, micro_batches = trial.world_size, micro_batches_of_share(trial)
-    return (stages - 1) / (micro_batches + stages - 1)

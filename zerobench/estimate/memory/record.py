@@ -22,7 +22,8 @@ from zerobench.config.deepspeed.reading import get, optimizer_of
 from zerobench.config.derived.batch import micro_batches_of_share
 from zerobench.config.derived.flops import model_flops_per_token
 from zerobench.config.derived.host_memory import element_bytes
-from zerobench.config.derived.pipeline import is_last_stage, own_blocks, pipeline_refusal
+from zerobench.config.derived.megatron import tensor_moves
+from zerobench.config.derived.pipeline import is_last_stage, own_blocks, pipeline_refusal, why_not_divided
 from zerobench.config.derived.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.config.derived.strategy import STRATEGIES, strategy_info
 from zerobench.config.derived.tensor_parallel import tensor_parallel_refusal
@@ -44,7 +45,7 @@ from zerobench.config.rules.adapter_rules import formula_refusal, frozen_words
 from zerobench.config.trial.adapter import base_of, codes_bytes, lora_of
 from zerobench.config.trial.backward import Weight, uses
 from zerobench.config.trial.model import ModelSpec
-from zerobench.config.trial.optimizers import OPTIMIZERS, plain_optimizer
+from zerobench.config.trial.optimizers import OPTIMIZERS, plain_optimizer, without_deepspeed
 from zerobench.config.trial.recomputation import recomputed_blocks
 from zerobench.config.trial.trial import Evidence, Offload, TrialSpec
 from zerobench.estimate.memory.allocator import allocator_rows
@@ -56,7 +57,7 @@ from zerobench.estimate.memory.deepspeed.setting import NOTHING
 from zerobench.estimate.memory.deepspeed.stage_0 import plain_device
 from zerobench.estimate.memory.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.estimate.memory.deepspeed.swapped import swapped
-from zerobench.estimate.memory.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
+from zerobench.estimate.memory.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device
 from zerobench.estimate.memory.pipeline import (
     passes_with_gradients,
     shared_elements,
@@ -526,7 +527,7 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
         buckets = 1 if step is StepKind.FIRST else bucket_count(setting, trial.bucket_bytes)
         moves = ddp_moves(setting.num_params, buckets)
     elif trial.strategy == "tensor":
-        moves = _tensor_moves(trial, setting)
+        moves = tuple(CollectiveVolume(*move) for move in tensor_moves(trial))
     elif trial.strategy == "pipeline":
         return _pipeline_collectives(trial, setting, step)
     else:
@@ -578,18 +579,6 @@ def _pipeline_collectives(trial: TrialSpec, setting: Setting, step: StepKind) ->
     if trial.hyperparameters.gradient_clipping:
         rows.append(_traffic(trial, step, CollectiveVolume(Phase.STEP, "all_reduce", 1, 1), 4, trial.world_size))
     return rows
-
-
-def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[CollectiveVolume, ...]:
-    shape = trial_shape(trial)
-    return tensor_moves(
-        shape.num_layers,
-        shape.tokens * shape.hidden_size,
-        shape.tokens,
-        setting.case.element,
-        micro_batches_of_share(trial),
-        recomputed=recomputed_blocks(trial.activation_checkpointing, shape.num_layers),
-    )
 
 
 def _zero_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from zerobench.common.vocabulary import Phase
 from zerobench.config.derived.batch import micro_batches_per_step
+from zerobench.config.derived.chunks import chunk_rows
 from zerobench.config.trial.recomputation import OPERATIONS
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.terms.activations import chunk_rows
 from zerobench.estimate.time.collectives import KindTraffic
 from zerobench.estimate.time.device import Device
 from zerobench.estimate.time.engines import (

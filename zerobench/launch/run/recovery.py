@@ -17,12 +17,12 @@ from typing import NamedTuple
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Status
 from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.derived.checkpoint_size import room_bytes
 from zerobench.config.derived.resume import needs_universal, resumed_trial
 from zerobench.config.derived.step_plan import plan_steps
 from zerobench.config.derived.strategy import uses_deepspeed
 from zerobench.config.models.parameters import num_parameters
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.checkpoint import room_bytes
 from zerobench.launch.run.launcher import MARK, launched_processes
 from zerobench.launch.run.logs import last_line
 from zerobench.launch.run.quiet import Quiet

@@ -29,9 +29,9 @@ import torch
 import torch.distributed as dist
 
 from zerobench.common.vocabulary import Phase
+from zerobench.config.derived.parameter_server import bytes_per_step
 from zerobench.config.derived.roles import Role, num_servers, num_workers, role_of
 from zerobench.config.trial.trial import Consistency
-from zerobench.estimate.memory.parameter_server import bytes_per_step
 from zerobench.rank.ledger.engine_tensors import NamedTensor, walk_module
 from zerobench.rank.strategies.base import Job, Phases
 from zerobench.rank.strategies.checkpoint_states import load_whole, model_states

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from zerobench.config.derived.chunks import chunk_rows
 from zerobench.config.trial.trial import CrossEntropy
-from zerobench.estimate.memory.terms.activations import chunk_rows
 
 IGNORED = -100
 """The label of a token that has no next one, as transformers pads it (loss/loss_utils.py, ForCausalLMLoss)."""

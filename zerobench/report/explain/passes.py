@@ -10,8 +10,9 @@ from functools import partial
 
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Category, Phase
+from zerobench.config.derived.chunks import chunk_rows
 from zerobench.config.trial.trial import CrossEntropy, TrialSpec
-from zerobench.estimate.memory.terms.activations import Activations, activations, chunk_rows, trial_shape
+from zerobench.estimate.memory.terms.activations import Activations, activations, trial_shape
 from zerobench.estimate.memory.terms.kept import Shape
 from zerobench.estimate.memory.terms.terms import Term, Terms
 from zerobench.report.explain.terms import Account

@@ -9,9 +9,9 @@ others. The closed forms go through the same function, so that both mean the sam
   the 1-bit hook (rank/strategies/one_bit.py);
 - parameter server: weights pulled and gradients pushed (Li et al., OSDI 2014), by the server for each of its workers;
 - pipeline: the hidden states of each micro-batch one way and their gradients the other (Narayanan et al., arXiv
-  2104.04473, section 3.2; estimate/memory/pipeline.py), and under a driver tokens and losses between the first and the
-  last;
-- tensor: Megatron-LM's all-reduces of activations (arXiv 1909.08053, section 3; estimate/memory/megatron.py).
+  2104.04473, section 3.2; config/derived/pipeline_steps.py), and under a driver tokens and losses between the first
+  and the last;
+- tensor: Megatron-LM's all-reduces of activations (arXiv 1909.08053, section 3; config/derived/megatron.py).
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Phase, StepKind
 from zerobench.config.derived import zero_paper
 from zerobench.config.derived.batch import AUTOTP_SIZE
+from zerobench.config.derived.megatron import tensor_moves
+from zerobench.config.derived.parameter_server import bytes_per_step
+from zerobench.config.derived.pipeline_steps import passed_per_step
 from zerobench.config.derived.roles import Role, num_servers, num_workers
 from zerobench.config.derived.strategy import STRATEGIES, paper_stage
 from zerobench.config.trial.trial import Compression, TrialSpec
-from zerobench.estimate.memory.parameter_server import bytes_per_step
-from zerobench.estimate.memory.pipeline import passed_per_step
-from zerobench.estimate.memory.record import formula_record
 from zerobench.estimate.time.collectives import bytes_per_element
 from zerobench.estimate.time.links import Flow, flow, total_flow
 from zerobench.records.records import CollectiveTraffic, RankRecord
@@ -68,11 +68,12 @@ def _server_flow(trial: TrialSpec, rank: RankRecord) -> Flow | None:
 
 
 def _tensor_flow(trial: TrialSpec) -> Flow | None:
+    ranks, element = trial.world_size, bytes_per_element(trial.precision)
     try:
-        record = formula_record(trial, plays_allocator=False)
+        moves = tensor_moves(trial)
     except UserError:
         return None
-    return _total(row for row in record.collectives if row.step is StepKind.STEADY)
+    return total_flow(flow(move.kind, ranks, element * move.elements) for move in moves)
 
 
 def _paper_flow(trial: TrialSpec, num_params: int, stage: int) -> Flow | None:

@@ -7,8 +7,8 @@ under 1F1B, the last has the logits, and how long each waits is the pipeline's b
 from dataclasses import dataclass
 
 from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.config.derived.pipeline_steps import bubble_fraction, pipeline_bytes_per_step
 from zerobench.config.derived.strategy import STRATEGIES
-from zerobench.estimate.memory.pipeline import bubble_fraction, pipeline_bytes_per_step
 from zerobench.records.instants import ModelStates, model_states, peak_instant
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, completed
@@ -36,7 +36,7 @@ class StageRow:
     wait_s: float | None
     """Of it, in which the rank neither computes nor updates."""
     ideal_fraction: float
-    """The bubble if every stage took equally long (estimate/memory/pipeline.py)."""
+    """The bubble if every stage took equally long (config/derived/pipeline_steps.py)."""
     passed_bytes: int
     """Sent and received in the steady step."""
     formula_bytes: int

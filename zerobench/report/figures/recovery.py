@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.common.grouped import grouped
+from zerobench.config.derived.checkpoint_size import checkpoint_bytes
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.checkpoint import checkpoint_bytes
 from zerobench.records.records import CheckpointTransfer, Recovery
 from zerobench.records.trials import Trial, completed, num_trained
 from zerobench.report.figures.parity import largest_difference, losses
@@ -43,7 +43,7 @@ class CheckpointFigures:
 
     save: Transfers | None
     formula_bytes: int | None
-    """Size by closed form (estimate/memory/checkpoint.py)."""
+    """Size by closed form (config/derived/checkpoint_size.py)."""
     load: Transfers | None
     world_size: int
     """Ranks of the second launch."""

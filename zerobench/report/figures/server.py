@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Place, StepKind
+from zerobench.config.derived.parameter_server import bytes_per_step
 from zerobench.config.derived.roles import Role, num_workers
-from zerobench.estimate.memory.parameter_server import bytes_per_step
 from zerobench.estimate.time.collectives import bytes_per_element
 from zerobench.records.instants import Instant, ModelStates, largest_model_states, largest_peak
 from zerobench.records.records import RankRecord
@@ -37,7 +37,7 @@ class Side:
     """By one rank in the steady step; None where nobody counted, as in TensorFlow's own gRPC."""
     received_bytes: int | None
     formula_bytes: int | None
-    """What it sends and receives together by Li et al. (estimate/memory/parameter_server.py)."""
+    """What it sends and receives together by Li et al. (config/derived/parameter_server.py)."""
     staleness: Sequence[int] | None
     """Of each gradient that was applied, in updates; None for workers, and where there were none."""
 

@@ -20,6 +20,7 @@ from functools import partial
 
 from zerobench.common.errors import UserError
 from zerobench.config.deepspeed import replaces_linear
+from zerobench.config.derived.chunks import chunk_rows
 from zerobench.config.models.architecture import complete, dimensions
 from zerobench.config.models.tensors import adapted, blocks_are_linear, matrices, named_weights
 from zerobench.config.trial.adapter import BLOCK, base_of, lora_of
@@ -134,16 +135,6 @@ def megatron_layer_bytes(tokens: int, hidden_size: int, intermediate_size: int) 
     Source: Megatron-LM, megatron/training/theoretical_memory_usage.py.
     """
     return tokens * (18 * hidden_size + 4 * intermediate_size)
-
-
-def chunk_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
-    """Tokens of a chunk whose logits are about as many as the hidden states of all tokens, a power of two.
-
-    Source: Liger (arXiv 2410.10989, section 3.2) and torch 2.13's `aspect_ratio`
-    (torch/nn/modules/linear_cross_entropy_options.py).
-    """
-    rows = -(-tokens // -(-vocab_size // hidden_size))
-    return min(tokens, 1 << (rows - 1).bit_length())
 
 
 def chunked_logits_bytes(shape: Shape) -> Logits:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from zerobench.common.units import format_bytes, format_seconds
+from zerobench.config.derived.pipeline_steps import bubble_fraction
 from zerobench.config.derived.roles import num_workers
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.trial.trial import Compression, Consistency
-from zerobench.estimate.memory.pipeline import bubble_fraction
 from zerobench.report.figures.paper import PaperTerms, paper_terms
 from zerobench.report.figures.strategies.claim import (
     NEAR,

@@ -1,7 +1,7 @@
 """What a parameter server and its workers move, by the paper's algorithm."""
 
+from zerobench.config.derived.parameter_server import bytes_per_step
 from zerobench.config.derived.roles import Role
-from zerobench.estimate.memory.parameter_server import bytes_per_step
 
 
 def test_a_worker_sends_its_gradient_and_gets_the_weights_however_many_there_are() -> None:
