@@ -11,7 +11,6 @@ from tests.tools.rank_memory import apart, start_up_bytes
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
 from zerobench.config.models.parameters import count_parameters
 from zerobench.estimate.memory.record import formula_record, formula_setting, trial_instants
-from zerobench.report.explain.terms import account_of
 
 SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
 MATRIX_BYTES = 4 * LLAMA["hidden_size"] * LLAMA["intermediate_size"]
@@ -65,7 +64,7 @@ def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain
     counts = known(count_parameters(own.model))
     linear_bytes = 4 * (counts.attention + counts.mlp + counts.head)
     named = trial_instants(torchs, formula_setting(torchs), StepKind.STEADY)[Place.DEVICE].forward
-    [term] = account_of(named, Category.GATHERED_PARAMETERS)
+    [term] = named.of(Category.GATHERED_PARAMETERS).terms
     assert (term.nbytes, "memory_efficient_linear false" in term.words) == (linear_bytes, True)
     held, alone = (
         memory_row(ran(one)[0], Phase.FORWARD, Category.GATHERED_PARAMETERS).live_bytes for one in (torchs, own)

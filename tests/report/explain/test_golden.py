@@ -1,4 +1,4 @@
-"""What the formulas say of real runs' peaks, so that a change of one shows as the lines that it changes.
+"""Explanations of the peaks of real runs, so that a change of one shows as the lines that it changes.
 
 `python -m tests.report.explain.test_golden` writes golden/explained.json again, and whoever does so explains each line
 that then differs.

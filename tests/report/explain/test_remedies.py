@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -162,3 +162,20 @@ def test_a_pair_with_gathered_experts_blames_their_holder_and_no_limit(tmp_path:
     [answer] = [passage["sentences"] for passage in found["passages"] if passage["title"] == "Answer"]
     assert answer[1].startswith("zero3 partitions the parameters, 9.00 GiB less, and holds 55.00 GiB gathered")
     assert answer[1].endswith(f"at its peak: 55.00 GiB in 96 tensors {EXPERTS}.")
+
+
+def test_a_record_with_parts_is_explained_by_them_and_by_no_closed_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a closed form was asked")
+
+    monkeypatch.setattr("zerobench.report.explain.category.explained", refuse)
+    monkeypatch.setattr("zerobench.report.explain.category.closed_form_params", refuse)
+    found = told(tmp_path, part(ENGINE, nbytes=30 * GIB), part(AUTOGRAD, nbytes=24 * GIB))
+    by_category = {one["category"]: one for one in found["categories"]}
+    gathered = by_category["gathered_parameters"]
+    assert (gathered["terms"], gathered["not_explained_bytes"]) == ([], GIB)
+    assert [one["total_bytes"] for one in gathered["parts"]] == [30 * GIB, 24 * GIB]
+    [memory] = [passage["sentences"] for passage in found["passages"] if "memory at the peak" in passage["title"]]
+    assert "1.00 GiB in smaller parts" in memory

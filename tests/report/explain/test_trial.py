@@ -19,11 +19,10 @@ from zerobench.config.trial.trial import OwnScript, TrialSpec
 from zerobench.estimate.memory.record import formula_record
 from zerobench.records.instants import Instant, largest_peak
 from zerobench.records.store import load_run
-from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.category import Explainer, Explanation
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.knobs import knobs
 from zerobench.report.explain.memory import categories_topic
-from zerobench.report.explain.terms import Explanation
 from zerobench.report.explain.topic import Line, Topic, as_text
 from zerobench.report.explain.trial import explain
 
@@ -59,7 +58,7 @@ def test_arithmetic_is_shown_with_what_was_seen_beside_it() -> None:
     assert "recorded 1,000,000,000 B: exact" in said
     assert "master weights, first moment, second moment: 3 x 40.26 MiB, 9.5%" in said
     assert "42,218,496 B = 4 bytes x 21,109,248 parameters / 2 ranks" in said
-    assert "Unexplained by closed forms: 2.01 MiB, 0.16% of the peak" in said
+    assert "Not itemized: 2.01 MiB, 0.16% of the peak" in said
 
 
 def test_a_prediction_is_explained_with_the_releases_that_it_is_of(tmp_path: Path) -> None:
@@ -74,14 +73,14 @@ def test_a_prediction_is_explained_with_the_releases_that_it_is_of(tmp_path: Pat
     assert known_of["versions"] == acted
 
 
-def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
+def test_bytes_that_no_term_gives_are_said_and_not_hidden() -> None:
     seen = peak(QUICKSTART, "zero3")
     more = {**seen.categories, Category.PARAMETERS: seen.categories[Category.PARAMETERS] + 5 * MIB}
     swollen = replace(seen, categories=more, total_bytes=seen.total_bytes + 5 * MIB)
     explainer = Explainer(named(QUICKSTART, "zero3").trial, seen.rank)
     lines = [line.text for line in categories_topic(explainer, swollen).lines]
     assert any(f"unexplained: {5 * MIB:,} B" in line for line in lines)
-    assert lines[-1].startswith("Unexplained by closed forms: 5.")
+    assert lines[-1].startswith("Not itemized: 5.")
 
 
 def by_formula(strategy: str, **axes: Any) -> SampleTrial:

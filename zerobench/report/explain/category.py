@@ -1,36 +1,23 @@
-"""What a category of a trial's ledger is made of: closed forms where one gives its bytes, else what it depends on."""
+"""What a category at a peak consists of: arithmetic of facts of the trial where it is exact, else the recorded parts.
+
+Records without parts, of older versions and of closed forms, are explained by the closed forms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from zerobench.common.errors import UserError
-from zerobench.common.vocabulary import Category, Phase, Place, StepKind
-from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.deepspeed import Setting, deepspeed_instants
-from zerobench.estimate.memory.deepspeed.setting import outline
-from zerobench.estimate.memory.deepspeed.stage_3 import gathered_in
-from zerobench.estimate.memory.record import beside_frozen, formula_setting, input_tokens, trial_instants
-from zerobench.estimate.memory.terms.activations import Activations, Logits
-from zerobench.estimate.memory.terms.terms import Bytes
-from zerobench.estimate.memory.timeline import device_phases, other_phases
+from zerobench.common.vocabulary import Category, Phase, Place
+from zerobench.estimate.memory.explained import closed_form_params, explained, knows_work
 from zerobench.records.instants import Instant
-from zerobench.records.trials import Trial, case_of, parameters_built
+from zerobench.records.records import PeakPart
+from zerobench.records.trials import Trial, parameters_built
 from zerobench.report.explain.held_parts import held_part
-from zerobench.report.explain.memory_causes import MOMENTS, cause
-from zerobench.report.explain.passes import pass_accounts
-from zerobench.report.explain.terms import Account, Explanation, account_of, explaining
+from zerobench.report.explain.memory_causes import Term, bucket_term, cause, state_term
 
-_NO_WORK = (Activations((), (), 0, 0, ""), Logits(0, 0, 0, 0))
-"""A pass that leaves nothing: what remains is what the strategy holds."""
-_SURELY_THERE = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Category.GATHERED_PARAMETERS, Category.STAGING}
-"""Categories of which an account is a part wherever it is no larger than they are."""
-_OF_A_PASS = {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}
-"""Categories that depend on the batch and the model's dimensions, and not on how its tensors are cut."""
-_OF_ANY_MODEL = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Category.INPUTS}
-"""Categories whose bytes the number of parameters gives, but for padding."""
+_ROUNDING = 0.001
+"""Bytes beyond the terms that are a smaller part of a category are rounding and padding."""
 
 _WORDS = {
     Category.TEMPORARIES: "temporaries of kernels, optimizer and collectives; scales with the micro batch",
@@ -46,117 +33,85 @@ _WORDS = {
 }
 
 
-_WORK = (
-    "model",
-    "precision",
-    "optimizer",
-    "offload_optimizer",
-    "offload_param",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "sequence_length",
-    "activation_checkpointing",
-    "attention",
-)
+@dataclass(frozen=True)
+class Explanation:
+    """One category at one instant: its bytes, and what accounts for them."""
 
+    category: Category
+    seen_bytes: int
+    terms: Sequence[Term] = ()
+    depends_on: str | None = None
+    """Settings that it depends on, where no term gives its bytes."""
+    parts: Sequence[PeakPart] = ()
+    """Its largest parts by the record."""
 
-def knows_work(spec: TrialSpec) -> bool:
-    """Whether all that closed forms read of a trial is the work's own; a user's own script may not have told it."""
-    return all(map(spec.knows, _WORK))
+    @property
+    def not_explained_bytes(self) -> int:
+        """Bytes beyond the terms, or beyond the parts where there are none; below 0 where the terms give more."""
+        named = [part.total_bytes for part in self.parts if part.holders or part.site]
+        return self.seen_bytes - (sum(term.nbytes for term in self.terms) if self.terms else sum(named))
 
-
-def _while_reduced(category: Category, instant: Instant) -> str | None:
-    is_backward = (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD)
-    return "within backward: gradients accumulate and are freed" if is_backward else None
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terms give the bytes, but for rounding."""
+        return bool(self.terms) and abs(self.not_explained_bytes) <= _ROUNDING * self.seen_bytes
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """The closed forms of one trial, those of the rank that is looked at."""
+    """Explains the categories of one rank of a trial."""
 
     trial: Trial
     rank: int
 
-    @cached_property
-    def setting(self) -> Setting | None:
-        """None where no closed form describes the trial: another architecture, or a model built with other tensors."""
-        spec = self.trial.spec
-        if not knows_work(spec):
-            return None
-        prediction = spec.prediction.model_copy(update={"rank": self.rank})
-        try:
-            setting = formula_setting(spec.model_copy(update={"prediction": prediction}))
-        except UserError:
-            return None
-        on_gpu = spec.prediction.gpu is not None or any(rank.device_type == "cuda" for rank in self.trial.ranks)
-        built = parameters_built(self.trial)
-        as_built = set() if built is None else {built.trainable, built.total if spec.trains_all else built.trainable}
-        return replace(setting, on_gpu=on_gpu) if as_built <= {setting.num_params} else None
-
-    @cached_property
-    def outline(self) -> Setting | None:
-        """All that is known of a model without a closed form: what depends on the number of trained parameters alone,
-        but for padding; None without DeepSpeed.
-        """
-        case = case_of(self.trial)
-        if case is None or not case.trained or not self.trial.spec.knows("precision"):
-            return None
-        return outline(case, self.trial.spec.optimizer, self.rank)
+    def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explanation]:
+        """Return all categories that have bytes at `instant`, the largest first."""
+        sizes = sorted(instant.categories.items(), key=lambda item: -item[1])
+        return [self.explain(category, nbytes, instant, place) for category, nbytes in sizes if nbytes]
 
     def explain(self, category: Category, nbytes: int, instant: Instant, place: Place = Place.DEVICE) -> Explanation:
-        """`category`, of which `nbytes` lie in `place` at `instant`."""
-        accounts = self._accounts(category, instant, place)
-        between = category not in _OF_A_PASS
-        terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
-        explained = Explanation(category, nbytes, terms)
-        if explained.is_whole:
-            return explained
-        parts = instant.parts.get(category, ())
-        if terms:
-            return replace(explained, parts=parts)
-        return replace(explained, depends_on=self._reason(category, nbytes, instant), parts=parts)
+        """Return what `nbytes` of `category` in `place` at `instant` consist of."""
+        terms = tuple(self._terms(category, nbytes, instant, place))
+        reason = None if terms else self._reason(category, nbytes, instant)
+        return Explanation(category, nbytes, terms, reason, instant.parts.get(category, ()))
+
+    def _terms(self, category: Category, nbytes: int, instant: Instant, place: Place) -> Iterator[Term]:
+        if not instant.parts:
+            terms = self._by_closed_form(category, nbytes, instant, place)
+            if terms:
+                yield from terms
+                return
+        term = state_term(self.trial, category, nbytes, instant.phase) or bucket_term(self.trial, category, nbytes)
+        if term is not None:
+            yield term
+
+    def _by_closed_form(self, category: Category, nbytes: int, instant: Instant, place: Place) -> list[Term]:
+        spec = self.trial.spec
+        prediction = spec.prediction.model_copy(update={"rank": self.rank})
+        spec = spec.model_copy(update={"prediction": prediction})
+        if not _is_as_configured(self.trial, closed_form_params(spec)):
+            return []
+        on_gpu = spec.prediction.gpu is not None or any(rank.device_type == "cuda" for rank in self.trial.ranks)
+        terms = explained(spec, category, nbytes, instant.step, instant.phase, place, on_gpu=on_gpu)
+        return [Term(term.nbytes, term.words, term.source) for term in terms]
 
     def _reason(self, category: Category, nbytes: int, instant: Instant) -> str | None:
-        """What the category depends on, and who holds the largest part of it."""
+        """Return the settings that the category depends on, and who holds the largest part of it."""
         part = instant.largest_part(category)
         words = _WORDS.get(category)
         if words is None and knows_work(self.trial.spec):
-            return cause(self.trial, category, nbytes, part=part) or _while_reduced(category, instant)
-        phrases = [words or _while_reduced(category, instant), None if part is None else held_part(part)]
+            return cause(self.trial, category, nbytes, part=part) or _within_backward(category, instant)
+        phrases = [words or _within_backward(category, instant), None if part is None else held_part(part)]
         return "; ".join(phrase for phrase in phrases if phrase) or None
 
-    def _accounts(self, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
-        spec, setting = self.trial.spec, self.setting or self.outline
-        if setting is None:
-            return
-        if category in _OF_A_PASS:
-            if knows_work(spec):
-                yield from pass_accounts(spec, category, instant.phase)
-        elif self.setting is not None or category in _OF_ANY_MODEL:
-            yield from self._named(setting, category, instant, place)
-        if (category, instant.step, place) == (Category.GATHERED_PARAMETERS, StepKind.STEADY, Place.DEVICE):
-            yield from (account_of(terms, category) for terms in gathered_in(setting, instant.phase))
 
-    def _named(self, setting: Setting, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
-        """The category at each instant of the phase that the formulas name."""
-        key = (setting.num_params, instant.step, place)
-        if key not in self._known:
-            spec, step = self.trial.spec, instant.step
-            if self.setting is None:
-                at = beside_frozen(spec, setting, deepspeed_instants(setting, step))[place]
-            else:
-                at = trial_instants(spec, setting, step)[place]
-            tokens = input_tokens(spec) if knows_work(spec) else 0
-            is_device = place is Place.DEVICE
-            self._known[key] = device_phases(at, *_NO_WORK, tokens) if is_device else other_phases(at)
-        yield from (account_of(terms, category) for terms in self._known[key][instant.phase])
+def _is_as_configured(trial: Trial, num_params: int | None) -> bool:
+    """Return whether the ranks trained `num_params`, those of the model's config: a script may build it otherwise."""
+    built = parameters_built(trial)
+    frozen = 0 if built is None else built.total - built.trainable
+    return built is None or (built.trainable == num_params and not (frozen and trial.spec.trains_all))
 
-    @cached_property
-    def _known(self) -> dict[tuple[int, StepKind, Place], Mapping[Phase, Sequence[Bytes]]]:
-        """The instants that the formulas name, as far as they were asked for."""
-        return {}
 
-    def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explanation]:
-        """All categories that hold anything at `instant`, the largest first."""
-        held = sorted(instant.categories.items(), key=lambda item: -item[1])
-        return [self.explain(category, nbytes, instant, place) for category, nbytes in held if nbytes]
+def _within_backward(category: Category, instant: Instant) -> str | None:
+    is_backward = (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD)
+    return "within backward: gradients accumulate and are freed" if is_backward else None

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Place, StepKind
 from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.memory.explained import knows_work
 from zerobench.estimate.memory.record import formula_record
 from zerobench.records.instants import Instant, peak_instant
 from zerobench.records.trials import Trial
-from zerobench.report.explain.category import knows_work
 from zerobench.report.explain.remedies import Remedy, remedies
 
 FAR = 0.10

@@ -12,11 +12,10 @@ from zerobench.estimate.time.collectives import bytes_per_element
 from zerobench.records.instants import Instant, largest_peak, peaks_by_rank
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, num_params, num_trained, roles, workers
-from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.category import Explainer, Explanation
 from zerobench.report.explain.held_parts import held_part
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
-from zerobench.report.explain.memory_causes import MOMENTS
-from zerobench.report.explain.terms import CLOSE, Explanation
+from zerobench.report.explain.memory_causes import CLOSE, MOMENTS
 from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
 from zerobench.report.figures.capacity import reserved_words
 from zerobench.report.figures.memory_difference import difference
@@ -181,19 +180,22 @@ def category_lines(alike: Sequence[Explanation], total_bytes: int) -> list[Line]
 
 
 def reason_lines(explained: Explanation) -> list[Line]:
-    """The terms, their sum held against what was seen, and what is not explained."""
+    """Return the terms with their sum beside the recorded bytes, and the recorded parts where they are not all."""
     parts = says(*map(held_part, explained.parts), depth=1)
     if explained.terms:
         lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in explained.terms]
-        return [*lines, Line(_check(explained), 1), *parts]
+        return [*lines, Line(_check(explained), 1), *([] if explained.is_whole else parts)]
+    if parts:
+        rest = explained.seen_bytes - sum(part.total_bytes for part in explained.parts)
+        return [*parts, *says(f"{format_bytes(rest)} in smaller parts" if rest > 0 else None, depth=1)]
     reason = f"no exact formula: {explained.depends_on}" if explained.depends_on else "unexplained"
-    return [Line(reason, 1), *parts[1:]]  # the largest part is in the reason
+    return [Line(reason, 1)]
 
 
-def _check(term: Explanation) -> str:
-    left = term.not_explained_bytes
+def _check(explained: Explanation) -> str:
+    left = explained.not_explained_bytes
     verdict = f"; unexplained: {left:,} B" if left > 0 else f": {-left:,} B less" if left else ": exact"
-    return f"recorded {term.seen_bytes:,} B{verdict}"
+    return f"recorded {explained.seen_bytes:,} B{verdict}"
 
 
 def _together(small: Sequence[Explanation]) -> list[Line]:
@@ -204,14 +206,12 @@ def _together(small: Sequence[Explanation]) -> list[Line]:
     return says(f"{len(small)} smaller categories: {format_bytes(nbytes)} ({names})")
 
 
-def _balance(terms: Sequence[Explanation], total_bytes: int) -> str:
-    """How much of the peak the closed forms give, and what they do not."""
-    missed = sum(max(term.not_explained_bytes, 0) for term in terms)
-    over = sum(max(-term.not_explained_bytes, 0) for term in terms)
-    sentence = (
-        f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f}% of the peak"
-    )
-    return f"{sentence}; closed forms exceed the record by {format_bytes(over)} elsewhere." if over else f"{sentence}."
+def _balance(explained: Sequence[Explanation], total_bytes: int) -> str:
+    """Return how much of the peak neither terms nor recorded parts give."""
+    missed = sum(max(each.not_explained_bytes, 0) for each in explained)
+    over = sum(max(-each.not_explained_bytes, 0) for each in explained)
+    sentence = f"Not itemized: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f}% of the peak"
+    return f"{sentence}; terms exceed the record by {format_bytes(over)} elsewhere." if over else f"{sentence}."
 
 
 def _data(explained: Explanation) -> dict[str, Any]:

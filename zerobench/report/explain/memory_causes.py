@@ -1,16 +1,19 @@
-"""What makes a category as large as it is, in a phrase, and what would make it smaller, from the trial's own settings.
+"""Causes of a category's size, in a phrase: the ZeRO paper's terms and the reduce bucket, else the recorded holder.
 
-A phrase states a formula only where the ledger's bytes are what it gives (within 2%, for padding and rounding); else
-it says who holds the largest part of it by the record, or, of records that do not have that, names the settings that
-the category depends on and claims nothing of how much. The figures of DeepSpeed are those of
-zerobench.estimate.memory.deepspeed, which names the source of each.
+Terms are given only where the recorded bytes are what they give (within 2%, for padding and rounding). A record without
+holders gets the settings that the category depends on, and no amounts.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from zerobench.common.units import format_count
-from zerobench.common.vocabulary import Category
+from zerobench.common.vocabulary import Category, Phase
 from zerobench.config.deepspeed.case import Case
+from zerobench.config.derived.sharding import state_shard_size
+from zerobench.config.derived.strategy import paper_stage
+from zerobench.config.derived.zero_paper import shares
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.time.collectives import bytes_per_element, trained_bytes_per_element
@@ -19,7 +22,18 @@ from zerobench.records.trials import Trial, case_of, num_params, num_trained
 from zerobench.report.explain.held_parts import held_part
 from zerobench.report.words.labels import brief
 
-_CLOSE = 0.02
+CLOSE = 0.02
+"""Largest relative distance at which a term counts as the cause."""
+
+
+class Term(NamedTuple):
+    """One summand of a category's bytes."""
+
+    nbytes: int
+    words: str
+    source: str = ""
+    """File and function that allocate it; empty where the record or the closed form has none."""
+
 
 MOMENTS = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 """What Adam keeps in fp32, four bytes a parameter each."""
@@ -34,7 +48,8 @@ def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1, part: P
     spec, case = trial.spec, case_of(trial)
     held = None if part is None else held_part(part)
     if category in {Category.PARAMETERS, Category.GRADIENTS, *MOMENTS}:
-        return _model_states(trial, category, nbytes, alike) or held
+        states = _model_states(trial, category, nbytes // alike)
+        return held if states is None else states.words(format_count(states.count), alike)
     if category is Category.REDUCE_BUFFERS:
         return held if case is None else _reduce_buffers(case, nbytes, held)
     if category is Category.GATHERED_PARAMETERS:
@@ -44,18 +59,73 @@ def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1, part: P
     return "; ".join(phrase for phrase in phrases if phrase) or None
 
 
-def _model_states(trial: Trial, category: Category, nbytes: int, alike: int) -> str | None:
-    """`2 bytes x 6.74 B parameters / 8 ranks`, whole or divided, whichever the ledger's bytes are."""
+@dataclass(frozen=True)
+class _States:
+    """Model states as the ZeRO paper has them: bytes an element times parameters, whole or divided among ranks."""
+
+    element: int
+    count: int
+    kind: str
+    ranks: int
+
+    @property
+    def nbytes(self) -> int:
+        return round(self.element * self.count / self.ranks)
+
+    def words(self, count: str, alike: int = 1) -> str:
+        """Return `2 bytes x 6.74 B parameters / 8 ranks`, with `count` as it is to be written."""
+        divided = f" / {self.ranks} ranks" if self.ranks > 1 else ""
+        return f"{alike * self.element} bytes x {count} {self.kind}{divided}"
+
+
+def _model_states(trial: Trial, category: Category, nbytes: int) -> _States | None:
+    """Return the term whose bytes are `nbytes`; None where none is, or where the category is no model state."""
     spec, whole = trial.spec, num_params(trial)
     count = (category is not Category.PARAMETERS and num_trained(trial)) or whole
-    if not count:
+    if not count or category not in {Category.PARAMETERS, Category.GRADIENTS, *MOMENTS}:
         return None
     own = trained_bytes_per_element(spec) if category is Category.GRADIENTS else bytes_per_element(spec.precision)
-    element = alike * (4 if category in MOMENTS else own)
-    product = f"{element} bytes x {format_count(count)} {'' if count == whole else 'trained '}parameters"
-    if spec.world_size > 1 and _is(nbytes, element * count / spec.world_size):
-        return f"{product} / {spec.world_size} ranks"
-    return product if _is(nbytes, element * count) else None
+    element = 4 if category in MOMENTS else own
+    kind = "parameters" if count == whole else "trained parameters"
+    possible = [_States(element, count, kind, ranks) for ranks in (spec.world_size, state_shard_size(spec), 1)]
+    return next((states for states in possible if _is(nbytes, states.nbytes)), None)
+
+
+def state_term(trial: Trial, category: Category, nbytes: int, phase: Phase) -> Term | None:
+    """Return the ZeRO paper's term of `category` in full digits; None where its bytes are not `nbytes`.
+
+    DeepSpeed's stages 0 to 2 copy and cast gradients for the update, of which the paper has no term.
+    """
+    if (category, phase) == (Category.GRADIENTS, Phase.STEP) and trial.spec.zero_stage in {0, 1, 2}:
+        return None
+    if not trial.spec.knows("precision"):
+        return None
+    states = _model_states(trial, category, nbytes) or _share(trial, category, nbytes)
+    return None if states is None else Term(states.nbytes, states.words(f"{states.count:,}"))
+
+
+def _share(trial: Trial, category: Category, nbytes: int) -> _States | None:
+    """Return the rank's share of parameters or moments by the paper, which is there beside whatever else `nbytes` has;
+    None where it is larger.
+    """
+    stage, ranks, count = paper_stage(trial.spec), state_shard_size(trial.spec), num_params(trial)
+    if stage is None or not count or not trial.spec.trains_all or category not in {Category.PARAMETERS, *MOMENTS}:
+        return None
+    parts = shares(stage, ranks)
+    is_moment = category in MOMENTS
+    element = 4 if is_moment else bytes_per_element(trial.spec.precision)
+    states = _States(element, count, "parameters", parts.optimizer if is_moment else parts.parameters)
+    return states if states.nbytes <= nbytes else None
+
+
+def bucket_term(trial: Trial, category: Category, nbytes: int) -> Term | None:
+    """Return the reduce buckets of a trial of DeepSpeed's; None where `nbytes` of `category` are not such."""
+    case = case_of(trial) if category is Category.REDUCE_BUFFERS else None
+    count = reduce_buckets(case, nbytes) if case is not None and case.stage else None
+    if case is None or count is None:
+        return None
+    size = f"reduce_bucket_size {brief(case.bucket_elements)} x {case.bucket_bytes // case.bucket_elements} bytes"
+    return Term(count * case.bucket_bytes, size if count == 1 else f"{count} x {size} (overlap_comm)")
 
 
 def reduce_buckets(case: Case, nbytes: int) -> int | None:
@@ -106,4 +176,4 @@ _BY_WORK: Mapping[Category, Callable[[TrialSpec, int], str]] = {
 
 
 def _is(nbytes: float, predicted: float) -> bool:
-    return abs(nbytes - predicted) <= _CLOSE * predicted
+    return abs(nbytes - predicted) <= CLOSE * predicted

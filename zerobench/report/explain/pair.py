@@ -11,11 +11,10 @@ from typing import Any
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Category, Place, StepKind
 from zerobench.records.instants import Instant, largest_peak
-from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.category import Explainer, Explanation
 from zerobench.report.explain.find import NamedTrial
 from zerobench.report.explain.memory_causes import MOMENTS
 from zerobench.report.explain.specs import setting_differences
-from zerobench.report.explain.terms import Explanation
 from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
 from zerobench.report.figures.memory_difference import CategoryDifference, difference, merged
 
