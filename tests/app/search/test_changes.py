@@ -25,6 +25,7 @@ from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import RunResult
 from zerobench.records.records import NvmlDevice, NvmlSummary
 from zerobench.report.explain.changes import ChangeOutcome, changes_topic, share_slower, smallest, unchanged_topic
+from zerobench.report.explain.remedies import Remedy
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
@@ -102,6 +103,23 @@ def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:
     trial = plan.planned[0].trial.model_copy(update={"strategy": "pipeline"})
     with pytest.raises(UserError, match="ZeRO stages only; this trial is pipeline"):
         predict_changes(trial, plan.cluster, tmp_path, Observer())
+
+
+def test_a_setting_that_follows_from_a_holder_is_played_before_it_is_offered_under_any_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "predict", predict_by_arithmetic)
+    plan = asked(stage="3", micro_batch="4")
+    limits = Remedy("fewer", "limits: 0", keys={"stage3_max_live_parameters": 0})
+    shorter = Remedy("a shorter sequence_length", "sequence_length: 512", {"sequence_length": 512})
+    found = predict_changes(plan.planned[0].trial, plan.cluster, tmp_path, Observer(), remedies=[limits, shorter])
+    says = [change.says for change in found.changes]
+    assert ("limits: 0",) in says
+    assert ("sequence_length: 512",) not in says  # another training
+    ddp = plan.planned[0].trial.model_copy(update={"strategy": "ddp"})
+    recompute = Remedy("recompute", "activation_checkpointing: true", {"activation_checkpointing": True})
+    [alone] = predict_changes(ddp, plan.cluster, tmp_path / "ddp", Observer(), remedies=[recompute]).changes
+    assert (alone.says, alone.needed_bytes is not None) == (("activation_checkpointing: true",), True)
 
 
 def test_a_tracked_scripts_engine_is_predicted_by_what_its_file_sets_beside_the_axes(

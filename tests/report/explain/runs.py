@@ -8,6 +8,7 @@ buckets, and stage 3 with DeepSpeed's own.
 from functools import cache
 from pathlib import Path
 
+from zerobench.app.search.closed_forms import ClosedForms
 from zerobench.records.store import load_run
 from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
 from zerobench.report.explain.topic import Topic, as_data, as_text
@@ -30,7 +31,7 @@ def named(path: Path, name: str) -> NamedTrial:
 def told(path: Path, name: str, other: str | None = None) -> list[Topic]:
     """What is said of a trial, or of two."""
     run = load_run(path)
-    return explain(run, name, None if other is None else (run, other))
+    return explain(run, name, None if other is None else (run, other), estimates=ClosedForms())
 
 
 def text(path: Path, name: str, other: str | None = None) -> str:

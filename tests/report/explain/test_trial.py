@@ -1,5 +1,6 @@
 """Why one trial took what it took: the arithmetic is held against ledgers of real runs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.report.predicted_trial import asked, trial
 from tests.report.sample_run import GIB, MIB, RUN_ID, SampleTrial, completed_trial, sample_trials, spec, write_run
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
+from zerobench.app.search.closed_forms import ClosedForms
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
 from zerobench.config.trial.model import ModelSpec
@@ -20,9 +22,9 @@ from zerobench.estimate.memory.record import formula_record
 from zerobench.records.instants import Instant, largest_peak
 from zerobench.records.store import load_run
 from zerobench.report.explain.category import Explainer, Explanation
-from zerobench.report.explain.find import find_trial, named_trials
-from zerobench.report.explain.knobs import knobs
+from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
 from zerobench.report.explain.memory import categories_topic
+from zerobench.report.explain.savings import Savings, savings
 from zerobench.report.explain.topic import Line, Topic, as_text
 from zerobench.report.explain.trial import explain
 
@@ -109,31 +111,50 @@ def test_logits_of_a_chunk_are_explained_as_such() -> None:
     assert "of a chunk" in str(logits)
 
 
-def test_the_knob_for_the_bucket_saves_what_the_trial_with_that_bucket_saved() -> None:
-    found = known(knobs(named(BUCKETS, LARGE_3).trial, peak(BUCKETS, LARGE_3)))
-    [bucket] = [one for one in found.effects if one.text == "reduce_bucket_size: 5e7"]
+def known_savings(seen: Instant, others: Sequence[NamedTrial] = ()) -> Savings:
+    """Of the trial with the large bucket at stage 3."""
+    return savings(named(BUCKETS, LARGE_3).trial, seen, others, ClosedForms())
+
+
+def test_the_estimated_saving_of_a_smaller_bucket_is_what_the_trial_with_that_bucket_saved() -> None:
+    found = known_savings(peak(BUCKETS, LARGE_3))
+    [bucket] = [one for one in found.known if one.setting == "reduce_bucket_size: 5e7"]
     saved = peak(BUCKETS, LARGE_3).total_bytes - peak(BUCKETS, SMALL_3).total_bytes
     assert -bucket.more_bytes == pytest.approx(saved, rel=0.001)
-    assert "reduce_bucket_size: 5e7: -858.31 MiB" in text(BUCKETS, LARGE_3)
+    assert bucket.recorded_by is None
+
+
+def test_a_saving_that_another_trial_of_the_run_recorded_is_that_trials() -> None:
+    found = known_savings(peak(BUCKETS, LARGE_3), named_trials(load_run(BUCKETS)))
+    [bucket] = [one for one in found.known if one.setting == "reduce_bucket_size: 5e7"]
+    assert bucket.more_bytes == peak(BUCKETS, SMALL_3).total_bytes - peak(BUCKETS, LARGE_3).total_bytes
+    assert f"reduce_bucket_size: 5e7: -858.31 MiB (recorded by {SMALL_3})" in text(BUCKETS, LARGE_3)
+
+
+def test_without_closed_forms_the_other_settings_are_offered_as_not_tried() -> None:
+    said = " ".join(as_text(explain(load_run(BUCKETS), LARGE_3)).split())
+    assert f"(recorded by {SMALL_3})" in said
+    assert "Not tried: " in said
+    assert "reduce_bucket_size" not in said.partition("Not tried: ")[2].partition(".")[0]
 
 
 def test_the_effect_of_a_setting_is_found_without_playing_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("zerobench.estimate.memory.record.allocator_rows")
-    assert known(knobs(named(BUCKETS, LARGE_3).trial, peak(BUCKETS, LARGE_3))).effects
+    assert known_savings(peak(BUCKETS, LARGE_3)).known
 
 
-def test_the_closed_forms_are_not_asked_for_knobs_where_they_miss_the_peak() -> None:
+def test_the_closed_forms_give_no_savings_where_they_miss_the_peak() -> None:
     seen = peak(BUCKETS, LARGE_3)
-    found = known(knobs(named(BUCKETS, LARGE_3).trial, replace(seen, total_bytes=2 * seen.total_bytes)))
-    assert found.effects == ()
-    assert found.error < -0.4
+    found = known_savings(replace(seen, total_bytes=2 * seen.total_bytes))
+    assert found.known == []
+    assert known(found.estimate).error < -0.4
 
 
 def explained(wanted: TrialSpec, ledger: dict[Category, int]) -> dict[Category, Explanation]:
     """What is said of each category of a peak in the backward pass of a trial with eight million parameters."""
     made = replace(trial(asked("zero3"), num_params=8 * 10**6), spec=wanted)
     seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, sum(ledger.values()), ledger)
-    assert knobs(made, seen) is None
+    assert savings(made, seen, (), ClosedForms()).estimate is None
     return {one.category: one for one in Explainer(made, 0).instant(seen)}
 
 
@@ -275,7 +296,8 @@ def test_an_explanation_opens_with_the_answer_and_the_settings_that_change_it() 
     run = load_run(QUICKSTART)
     assert explain(run, "zero3")[0].title == "Answer"
     assert explain(run, "zero3")[0].lines[0].text.startswith("zero3 peaks at ")
-    answer, *settings = [line.text for line in explain(run, "zero2", (run, "zero3"))[0].lines]
+    told = explain(run, "zero2", (run, "zero3"), estimates=ClosedForms())
+    answer, *settings = [line.text for line in told[0].lines]
     assert answer == (
         "zero2 peaks 37.20 MiB higher than zero3 in device memory: temporaries +80.53 MiB, gradients +20.13 MiB, "
         "parameters +20.13 MiB."

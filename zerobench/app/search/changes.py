@@ -28,6 +28,7 @@ from zerobench.records.store import load_run
 from zerobench.records.trials import Trial, ended_trials, is_whole
 from zerobench.report.documents.view import plan_row
 from zerobench.report.explain.changes import MOST, ChangeOutcome, share_slower
+from zerobench.report.explain.remedies import Remedy
 from zerobench.report.explain.rows import PlanRow
 
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
@@ -74,16 +75,25 @@ def predict_changes(
     *,
     of_host: bool = False,
     has_activations: bool = True,
+    remedies: Sequence[Remedy] = (),
 ) -> ChangePredictions:
-    """`trial` and what makes it smaller, on `cluster`; several changes together where too few single ones do.
+    """Predict `trial` and what makes it smaller, on `cluster`; several changes together where too few single ones do.
 
-    `of_host`: it was host memory that ran out. `has_activations`: activations were held then.
+    `of_host`: it was host memory that ran out. `has_activations`: activations were held then. `remedies`: changes that
+    follow from what holds the largest parts of its peak, for any strategy.
 
     Raises UserError: nothing of it can be changed from here.
     """
-    if trial.zero_stage is None:
+    work = work_of(trial)
+    by_holder = [] if work is None or of_host else list(_by_holder(work, remedies))
+    if trial.zero_stage is None and not by_holder:
         raise UserError(f"--changes: ZeRO stages only; this trial is {trial.strategy}")
-    wanted = list(changed_trials(trial, cluster, reports, of_host=of_host, has_activations=has_activations))
+    if trial.zero_stage is None and work is not None:
+        wanted: list[ChangedSpec] = [((), work)]
+    else:
+        wanted = list(changed_trials(trial, cluster, reports, of_host=of_host, has_activations=has_activations))
+    tried = {spec.config_hash for _, spec in wanted}
+    wanted += [change for change in by_holder if change[1].config_hash not in tried]
     single = [change for change in wanted if len(change[0]) <= 1]
     path, rows = _predicted(single, cluster, reports, observer)
     unchanged = rows.pop((), None)
@@ -92,6 +102,14 @@ def predict_changes(
         rows |= _predicted(several, cluster, reports, observer)[1] if several else {}
     usual_s = _step_s(unchanged)
     return ChangePredictions(path, unchanged, [_changed(says, row, usual_s) for says, row in rows.items()])
+
+
+def _by_holder(work: TrialSpec, remedies: Sequence[Remedy]) -> Iterator[ChangedSpec]:
+    """Yield the remedies that leave the tokens of a step as they are: others are another training."""
+    for remedy in remedies:
+        made = obeyed_only(remedy.applied(work))
+        if made.global_batch_tokens == work.global_batch_tokens:
+            yield (remedy.setting,), made
 
 
 def _predicted(

@@ -10,15 +10,17 @@ from pathlib import Path
 
 from zerobench.app.search.changes import changes_of_file, cluster_of, predict_changes
 from zerobench.app.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
+from zerobench.app.search.closed_forms import ClosedForms
 from zerobench.app.search.plan import read_plan
 from zerobench.app.search.plan_request import PlanRequest
 from zerobench.app.terminal.answer import Answer
 from zerobench.app.terminal.live_predictions import prediction_view
 from zerobench.app.terminal.requests import ExplainRequest
 from zerobench.common.errors import UserError
-from zerobench.common.vocabulary import Status
+from zerobench.common.vocabulary import Place, Status, StepKind
 from zerobench.estimate.time.predicted_speed import work_of
 from zerobench.records import store
+from zerobench.records.instants import largest_peak
 from zerobench.records.trials import Trial
 from zerobench.report.explain.changes import changes_topic, unchanged_topic
 from zerobench.report.explain.find import find_trial, named_trials
@@ -29,6 +31,7 @@ from zerobench.report.explain.logged import (
     logged_training,
     versions_topic,
 )
+from zerobench.report.explain.savings import offered
 from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief, says
 from zerobench.report.explain.trial import explain as topics_of
 from zerobench.report.explain.what_if import what_if_topic
@@ -72,7 +75,7 @@ def explain(run: str, options: ExplainRequest, log: PlanRequest) -> Answer:
         return _answer(topics, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    topics = [*([] if second else _stderr_topics(base, trial)), *topics_of(base, trial, second)]
+    topics = [*([] if second else _stderr_topics(base, trial)), *topics_of(base, trial, second, estimates=ClosedForms())]
     if what_if is not None:
         topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
     named = find_trial(trial, named_trials(base)).trial
@@ -100,8 +103,10 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
             changes_topic(judged.changes, judged.cost_basis),
         ]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
+    seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+    remedies = [] if seen is None else offered(trial, seen)
     cluster = cluster_of(trial, node_bytes)
-    changes = predict_changes(trial.spec, cluster, reports, prediction_view(), of_host=on_host)
+    changes = predict_changes(trial.spec, cluster, reports, prediction_view(), of_host=on_host, remedies=remedies)
     return [*unchanged_topic(changes.unchanged), changes_topic(changes.changes)]
 
 

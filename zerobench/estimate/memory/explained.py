@@ -12,6 +12,7 @@ from functools import partial
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
 from zerobench.config.derived.chunks import chunk_rows
+from zerobench.config.derived.known_work import knows_work
 from zerobench.config.trial.trial import CrossEntropy, TrialSpec
 from zerobench.estimate.memory.deepspeed.stage_3 import gathered_in
 from zerobench.estimate.memory.record import formula_setting, input_tokens, trial_instants
@@ -24,27 +25,10 @@ CLOSE = 0.02
 """Largest relative distance at which terms count as an explanation."""
 _MOST_AT_CLOSE = 6
 """Of more candidates than this the distance shrinks, so that none fits by chance."""
-_WORK = (
-    "model",
-    "precision",
-    "optimizer",
-    "offload_optimizer",
-    "offload_param",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "sequence_length",
-    "activation_checkpointing",
-    "attention",
-)
 _NO_WORK = (Activations((), (), 0, 0, ""), Logits(0, 0, 0, 0))
 """A pass that leaves nothing: what remains is what the strategy holds."""
 
 Account = tuple[Term, ...]
-
-
-def knows_work(trial: TrialSpec) -> bool:
-    """Return whether the trial has every field that closed forms read; a user's own script may lack some."""
-    return all(map(trial.knows, _WORK))
 
 
 def explained(

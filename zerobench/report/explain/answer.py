@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from zerobench.common.units import format_bytes
-from zerobench.common.vocabulary import Category, Place, StepKind
-from zerobench.records.instants import OPTIMIZER_STATES, Instant, largest_peak
+from zerobench.common.vocabulary import Category
+from zerobench.records.instants import OPTIMIZER_STATES, Instant
 from zerobench.records.records import PeakPart
 from zerobench.records.trials import Trial
 from zerobench.report.explain.held_parts import holders_of
-from zerobench.report.explain.knobs import knobs
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.remedies import is_held_otherwise, remedy
+from zerobench.report.explain.savings import Savings
 from zerobench.report.explain.story import gathered_again
 from zerobench.report.explain.topic import Line, Topic, phase_words, says, signed_bytes
 
@@ -27,8 +27,10 @@ Causes = dict[str, tuple[Category, int]]
 """By name: a category of it, by which its setting is found, and its bytes."""
 
 
-def pair_answer(pair: Pair) -> Topic:
-    """Which of the two peaks higher, by what, and what would make the larger one smaller."""
+def pair_answer(pair: Pair, known: Callable[[Trial, Instant], Savings]) -> Topic:
+    """Return which of the two peaks higher, by what, and the settings that make the larger one smaller; `known` gives
+    their savings.
+    """
     more = pair.more_bytes
     if not more:
         return _topic([f"{pair.names[0]} and {pair.names[1]} have equal device peaks."])
@@ -43,20 +45,21 @@ def pair_answer(pair: Pair) -> Topic:
     sentence = f"{pair.names[at]} peaks {format_bytes(abs(more))} higher than {pair.names[1 - at]} in device memory"
     lines = says(gathered_again(pair), depth=1)
     return _topic(
-        [f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], lines
+        [
+            f"{sentence}{f': {mostly}' if mostly else ''}.",
+            *_ways_out(pair.trials[at], pair.peaks[at], causes, known(pair.trials[at], pair.peaks[at])),
+        ],
+        lines,
     )
 
 
-def trial_answer(trial: Trial, label: str) -> Topic | None:
-    """Where the peak lies and what it is mostly made of; None where there is no steady peak."""
-    seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
-    if seen is None:
-        return None
+def trial_answer(trial: Trial, label: str, seen: Instant, known: Savings) -> Topic:
+    """Return where the steady peak `seen` is, its largest categories, and the settings that make it smaller."""
     causes = _largest(seen.categories, seen.total_bytes)
     mostly = ", ".join(f"{name} {format_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
     where = phase_words("steady", seen.phase.value)
     sentence = f"{label} peaks at {format_bytes(seen.total_bytes)} of device memory, in {where}"
-    return _topic([f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
+    return _topic([f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes, known)])
 
 
 def _topic(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Topic:
@@ -81,7 +84,7 @@ def _telling_parts(seen: Instant, category: Category, nbytes: int) -> list[PeakP
     return [seen.largest_part(category), *(part for part in others if part.total_bytes >= _TELLING_PART * nbytes)]
 
 
-def _ways_out(trial: Trial, seen: Instant, causes: Causes) -> Iterator[str]:
+def _ways_out(trial: Trial, seen: Instant, causes: Causes, known: Savings) -> Iterator[str]:
     """For each cause the setting that makes it smaller, then the saving of the single best setting."""
     for name, (category, nbytes) in causes.items():
         told: set[str | None] = {None}
@@ -93,7 +96,7 @@ def _ways_out(trial: Trial, seen: Instant, causes: Causes) -> Iterator[str]:
             elif held and change is None:
                 yield f"{name.capitalize()}{held}: no known setting makes them smaller."
             told.add(change)
-    settings = knobs(trial, seen)
-    if settings is not None and settings.effects:
-        best = settings.effects[0]
-        yield f"Largest saving of one setting: {best.text}, {signed_bytes(best.more_bytes)} at this peak."
+    if known.known:
+        best = known.known[0]
+        basis = "at this peak" if best.recorded_by is None else f"as {best.recorded_by} recorded"
+        yield f"Largest saving of one setting: {best.setting}, {signed_bytes(best.more_bytes)} {basis}."

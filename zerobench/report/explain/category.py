@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerobench.common.vocabulary import Category, Phase, Place
-from zerobench.estimate.memory.explained import closed_form_params, explained, knows_work
+from zerobench.config.derived.known_work import knows_work
+from zerobench.estimate.memory.explained import closed_form_params, explained
 from zerobench.records.instants import Instant
 from zerobench.records.records import PeakPart
 from zerobench.records.trials import Trial, parameters_built

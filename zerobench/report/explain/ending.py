@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from zerobench.common.units import format_bytes
-from zerobench.common.vocabulary import Category, Place, Status, StepKind
+from zerobench.common.vocabulary import Category, Place, Status
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.trial.trial import Evidence
 from zerobench.records.folder import SNAPSHOT
 from zerobench.records.records import Failure
 from zerobench.records.trials import Trial, completed
-from zerobench.report.explain.knobs import formula_peak_bytes
 from zerobench.report.explain.printed import own_frame, printed_lines
+from zerobench.report.explain.savings import Estimates
 from zerobench.report.explain.topic import Line, Topic, phase_words, says
 from zerobench.report.figures.capacity import device_needs, total_needs, when_needed
 from zerobench.report.figures.predictions.errors import PHASES
@@ -21,8 +21,11 @@ from zerobench.report.figures.standing import host_standing_lines, host_standing
 _MOST_STACKS = 2
 
 
-def ending_topic(trial: Trial, alike: Iterable[Trial]) -> Topic | None:
-    """How a trial that did not complete ended; `alike` are the other trials of the same work. None if it completed."""
+def ending_topic(trial: Trial, alike: Iterable[Trial], estimates: Estimates | None = None) -> Topic | None:
+    """Explain how a trial that did not complete ended; None if it completed.
+
+    `alike` are the other trials of the same work.
+    """
     if completed(trial):
         on_host = list(_host_standing(trial))
         return Topic("Does not fit the host", on_host) if on_host else None
@@ -36,7 +39,7 @@ def ending_topic(trial: Trial, alike: Iterable[Trial]) -> Topic | None:
     reason = record.reason or (failure.message if failure else "no reason recorded")
     lines = says(f"{sentence}{_where(failure) if failure else ''}: {reason.rstrip('.')}.")
     lines += [*says(*_request(failure)), *_standing(failure)] if failure else []
-    lines += [*_host_standing(trial), *says(*_reached(trial), *_predicted(trial, alike))]
+    lines += [*_host_standing(trial), *says(*_reached(trial), *_predicted(trial, alike, estimates))]
     return Topic("Why it did not complete", lines)
 
 
@@ -107,8 +110,8 @@ def _reached(trial: Trial) -> Iterator[str]:
         )
 
 
-def _predicted(trial: Trial, alike: Iterable[Trial]) -> Iterator[str]:
-    """What predictions of the same work in the run say it needs; the closed forms where there is none."""
+def _predicted(trial: Trial, alike: Iterable[Trial], estimates: Estimates | None) -> Iterator[str]:
+    """Yield the need by predictions of the same work in the run, else by closed forms."""
     is_predicted = False
     for other in alike:
         needs = total_needs(device_needs(other)) if completed(other) else {}
@@ -116,12 +119,12 @@ def _predicted(trial: Trial, alike: Iterable[Trial]) -> Iterator[str]:
             is_predicted = True
             most, when = format_bytes(max(needs.values())), when_needed(needs)
             yield f"The {other.spec.evidence.value} trial of the same work needs {most} ({when})."
-    if is_predicted or not trial.record.failure or trial.record.status is not Status.OUT_OF_DEVICE_MEMORY:
+    ran_out = trial.record.failure and trial.record.status is Status.OUT_OF_DEVICE_MEMORY
+    if estimates is None or is_predicted or not ran_out:
         return
-    peaks = [formula_peak_bytes(trial.spec, step=step) for step in StepKind]
-    known = [peak for peak in peaks if peak is not None]
-    if known:
-        yield f"By closed forms its tensors need {format_bytes(max(known))}{_capacity(trial)}."
+    needed = estimates.needed_bytes(trial)
+    if needed is not None:
+        yield f"By closed forms its tensors need {format_bytes(needed)}{_capacity(trial)}."
 
 
 def _capacity(trial: Trial) -> str:

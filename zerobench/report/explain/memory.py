@@ -14,7 +14,6 @@ from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, num_params, num_trained, roles, workers
 from zerobench.report.explain.category import Explainer, Explanation
 from zerobench.report.explain.held_parts import held_part
-from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.memory_causes import CLOSE, MOMENTS
 from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
 from zerobench.report.figures.capacity import reserved_words
@@ -26,7 +25,6 @@ _TELLING = 0.005
 """Categories smaller than this part of the peak are told together."""
 _ODD = 0.01
 """A rank farther from the median than this is named."""
-_MOST_KNOBS = 4
 _MOST_BRIEF = 5
 """Categories that a screen of 24 lines has room for."""
 
@@ -45,7 +43,7 @@ def peak_topic(trial: Trial) -> Topic | None:
         *start,
         *_outside(trial),
     )
-    brief = says(*start[:1]) if _start_up_stays(trial, seen) else []
+    brief = says(*start[:1]) if start_up_stays(trial, seen) else []
     return Topic("Peak", lines, {"peak": _instant_data(seen)}, brief)
 
 
@@ -225,32 +223,9 @@ def _data(explained: Explanation) -> dict[str, Any]:
     return {**explanation, **({"parts": parts} if parts else {})}
 
 
-def knobs_topic(trial: Trial, seen: Instant) -> Topic:
-    """Which setting would change the steady peak most, by the closed forms."""
-    settings = knobs(trial, seen)
-    title = "Settings that change the steady peak most"
-    if settings is None:
-        return Topic(title, says("No closed forms for this model or strategy."))
-    lines = _knob_lines(settings)
-    brief = [] if abs(settings.error) > FAR else lines[: min(2, len(settings.effects))]
-    effects = [{"setting": knob.text, "more_bytes": knob.more_bytes} for knob in settings.effects]
-    figures = {"formula_bytes": settings.formula_bytes, "error": settings.error, "effects": effects}
-    return Topic(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": figures}, brief)
-
-
-def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
-    """That what has to fit is another peak, of which the above says nothing."""
+def start_up_stays(trial: Trial, seen: Instant) -> str | None:
+    """Return the caution that start-up needs more than the steady peak `seen`; None where it does not."""
     first = largest_peak(trial, StepKind.FIRST, Place.DEVICE)
     if first is None or first.total_bytes <= seen.total_bytes:
         return None
     return f"Start-up, {format_bytes(first.total_bytes)}, must fit too: these changes may not reduce it."
-
-
-def _knob_lines(settings: Knobs) -> list[Line]:
-    off = f"the closed forms give {format_bytes(settings.formula_bytes)} for this peak ({100 * settings.error:+.1f}%)"
-    if abs(settings.error) > FAR:
-        return says(f"Not available: {off}; used only below {100 * FAR:g}%.")
-    if not settings.effects:
-        return says(f"Savings of single settings are within the closed forms' error ({off}).")
-    lines = [Line(f"{knob.text}: {signed_bytes(knob.more_bytes)}") for knob in settings.effects[:_MOST_KNOBS]]
-    return [*lines, Line(f"By difference of closed forms, one setting changed, all else equal; {off}.")]

@@ -19,8 +19,9 @@ from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_topic
 from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
-from zerobench.report.explain.memory import categories_topic, knobs_topic, peak_topic
+from zerobench.report.explain.memory import categories_topic, peak_topic, start_up_stays
 from zerobench.report.explain.pair import memory_topic, pair_of, specs_topic
+from zerobench.report.explain.savings import Estimates, savings, savings_topic
 from zerobench.report.explain.story import story_topic
 from zerobench.report.explain.time import speed_difference, time_topic
 from zerobench.report.explain.topic import Line, Topic, heads, says
@@ -32,8 +33,16 @@ from zerobench.report.words.column_units import plain
 from zerobench.report.words.labels import evidence_text
 
 
-def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = None) -> list[Topic]:
-    """What `zerobench explain` says of the trial of `run` that `name` means, or of it and a second one.
+def explain(
+    run: store.Run,
+    name: str,
+    other: tuple[store.Run, str] | None = None,
+    *,
+    estimates: Estimates | None = None,
+) -> list[Topic]:
+    """Explain the trial of `run` that `name` means, or its difference from a second one.
+
+    `estimates`: closed forms, for savings that no trial of the run recorded.
 
     Raises UserError: a name means no trial or several, or a record that is read is torn, corrupt or newer.
     """
@@ -41,7 +50,7 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
         known = named_trials(run)
         first = find_trial(name, known)
         if other is None:
-            return explain_trial(first, known, run.environment)
+            return explain_trial(first, known, run.environment, estimates)
         second_run, second_name = other
         second = find_trial(second_name, known if second_run is run else named_trials(second_run))
         if first.label == second.label and second_run is not run:
@@ -49,7 +58,7 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
                 replace(labelled, label=f"{labelled.label} @ {of.run_id}")
                 for labelled, of in ((first, run), (second, second_run))
             )
-        return explain_pair(first, second, _software(run, second_run))
+        return explain_pair(first, second, _software(run, second_run), known, estimates)
 
 
 def _software(a: store.Run, b: store.Run) -> list[Topic]:
@@ -63,7 +72,10 @@ def _software(a: store.Run, b: store.Run) -> list[Topic]:
 
 
 def explain_trial(
-    labelled: NamedTrial, known: Sequence[NamedTrial] = (), environment: Environment | None = None
+    labelled: NamedTrial,
+    known: Sequence[NamedTrial] = (),
+    environment: Environment | None = None,
+    estimates: Estimates | None = None,
 ) -> list[Topic]:
     """One trial: its ending, its peak by category, what would change it, host memory and time.
 
@@ -72,12 +84,13 @@ def explain_trial(
     trial = labelled.trial
     work = trial.spec.config_hash
     alike = (other.trial for other in known if other.trial.spec.config_hash == work and other is not labelled)
-    answer = trial_answer(trial, labelled.label)
-    topics = [answer, _heading(labelled, environment or {}), ending_topic(trial, alike), peak_topic(trial)]
+    topics = [_heading(labelled, environment or {}), ending_topic(trial, alike, estimates), peak_topic(trial)]
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is not None:
-        topics += [categories_topic(Explainer(trial, seen.rank), seen), knobs_topic(trial, seen)]
-        topics.append(_host(labelled))
+        settings = savings(trial, seen, known, estimates)
+        topics.insert(0, trial_answer(trial, labelled.label, seen, settings))
+        topics.append(categories_topic(Explainer(trial, seen.rank), seen))
+        topics += [savings_topic(settings, start_up_stays(trial, seen)), _host(labelled)]
     if completed(trial):
         topics.append(time_topic(trial))
     return [topic for topic in topics if topic is not None]
@@ -128,13 +141,20 @@ def _host(labelled: NamedTrial) -> Topic | None:
     return categories_topic(Explainer(labelled.trial, instant.rank), instant, Place.HOST)
 
 
-def explain_pair(a: NamedTrial, b: NamedTrial, software: Sequence[Topic] = ()) -> list[Topic]:
+def explain_pair(
+    a: NamedTrial,
+    b: NamedTrial,
+    software: Sequence[Topic] = (),
+    known: Sequence[NamedTrial] = (),
+    estimates: Estimates | None = None,
+) -> list[Topic]:
     """Two trials: which needs more and why, what was asked differently, and what that made of memory and time."""
     pair = pair_of(a, b)
     if pair is None:
         return [specs_topic(a, b), *software, *_endings(a, b)]
     time = speed_difference(a.trial, b.trial, pair.names, (a.label, b.label))
-    return [pair_answer(pair), specs_topic(a, b), *software, memory_topic(pair), story_topic(pair), time]
+    answer = pair_answer(pair, lambda trial, seen: savings(trial, seen, known, estimates))
+    return [answer, specs_topic(a, b), *software, memory_topic(pair), story_topic(pair), time]
 
 
 def _endings(a: NamedTrial, b: NamedTrial) -> list[Topic]:
