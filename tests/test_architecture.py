@@ -200,6 +200,28 @@ def test_no_two_folders_import_each_other_whatever_their_depth() -> None:
     assert [f"{one} and {other}" for one, other in sorted(arrows) if one < other and (other, one) in arrows] == []
 
 
+BEHIND_THE_WALL = "zerobench.estimate.memory"
+WHO_ASKS_CLOSED_FORMS_OF_MEMORY: dict[str, str] = {
+    "app.search.formula": "`--formula`, and the ranking of candidates before they are played",
+    "launch.run.simulations": "the world of `--formula`, which leaves records as the other worlds do",
+    "report.explain.category": "explains records of older versions and of `--formula`, which have no parts",
+    "rank.loop.short_step": "traffic of the micro-batches of a step that are not played: how it grows is in no record",
+    "rank.loop.rank": "sentences on the effects of DeepSpeed's keys, which every record keeps (`departures`)",
+    "launch.tracking.work": "the same sentences for a user's own script",
+}
+"""Modules outside `estimate/`, each with its reason. A figure that is shown is read from a record: the list only
+becomes shorter."""
+
+
+def test_closed_forms_of_memory_stand_behind_a_wall() -> None:
+    asking = {
+        module_name(found.path).removeprefix("zerobench.")
+        for found in all_imports()
+        if belongs(found.name, BEHIND_THE_WALL) and not belongs(module_name(found.path), "zerobench.estimate")
+    }
+    assert asking == set(WHO_ASKS_CLOSED_FORMS_OF_MEMORY)
+
+
 def parted(importer: Path, imported: Path) -> tuple[str, str] | None:
     """The folders of two files at the depth at which their ways part; None where they share one."""
     ways = [path.parent.relative_to(ROOT).parts for path in (importer, imported)]
