@@ -34,7 +34,7 @@ from zerobench.estimate.time.expected import TimedWork, parts_of, timed_work
 from zerobench.estimate.time.step import TENTH
 from zerobench.launch.run.trial_record import trial_record
 from zerobench.records.records import RankRecord
-from zerobench.records.trials import UnsavedTrial
+from zerobench.records.trials import PlainTrial
 
 _JOBS = 2
 _SHOWN = 12
@@ -139,7 +139,7 @@ def timed(drawn: Drawn, record: RankRecord) -> list[Both]:
         links = links.model_copy(update={"network_gb_per_s": drawn.network_gb_per_s})
     ended = trial_record(drawn.spec, "drawn", (Status.COMPLETED, None), 1)
     asked = [
-        timed_work(UnsavedTrial(drawn.spec, ended, (each,)), gpu, links)
+        timed_work(PlainTrial(drawn.spec, ended, (each,)), gpu, links)
         for each in (record.model_copy(update={"step_trace": None}), record)
     ]
     both = []

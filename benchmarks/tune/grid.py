@@ -23,7 +23,7 @@ from zerobench.app.search.plan_request import PlanRequest
 from zerobench.app.search.played_rounds import Rounds
 from zerobench.app.search.searched import WIDTH, searched
 from zerobench.launch.run.observer import Observer
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 FAR_TOO_LARGE = 1.3
 FILE = Path(__file__).with_name("figures.csv")
@@ -49,9 +49,9 @@ class Figure:
     expected_step_ms: str
 
 
-def figure(case: Case, world: str, of: str, row: PlanRow, *, tried: bool) -> Figure:
+def figure(case: Case, world: str, of: str, row: TrialFigures, *, tried: bool) -> Figure:
     """A prediction as the file has it."""
-    spec = row.trial.spec
+    spec = row.spec
     return Figure(
         case.name,
         world,
@@ -63,7 +63,7 @@ def figure(case: Case, world: str, of: str, row: PlanRow, *, tried: bool) -> Fig
         spec.micro_batch_size,
         " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in spec.ds_config.items()),
         str(tried).lower(),
-        f"{row.option.room:.4f}",
+        f"{row.room:.4f}",
         f"{1e3 * row.expected.step_s:.2f}" if row.expected is not None else "",
     )
 
@@ -90,15 +90,15 @@ def of_grid(case: Case, world: str, reports: Path) -> Iterator[Figure]:
     rounds = Rounds(asked(case, world), reports, Observer())
     best_s = float("inf")
     for row in rows:
-        if _step_s(row) > best_s or 1 - row.option.room > FAR_TOO_LARGE:
+        if _step_s(row) > best_s or 1 - row.room > FAR_TOO_LARGE:
             yield figure(case, world, "grid", row, tried=False)
             continue
-        made: Sequence[PlanRow] = rounds.make([row])
+        made: Sequence[TrialFigures] = rounds.make([row])
         best_s = min([best_s, *(_step_s(one) for one in made if one.has_room)])
         yield figure(case, world, "grid", made[0] if made else row, tried=True)
 
 
-def _step_s(row: PlanRow) -> float:
+def _step_s(row: TrialFigures) -> float:
     return row.expected.step_s if row.expected is not None else float("inf")
 
 

@@ -29,7 +29,7 @@ from zerobench.config.sweep.plan import cells, read_work
 from zerobench.config.trial.trial import Offload
 from zerobench.launch.machine.this_machine import detect_machine
 from zerobench.launch.run.observer import Observer
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 FILE = Path(__file__).with_name("measured_grid.csv")
 MODEL, RANKS, GPU = "llama-10m", 2, "L40S"
@@ -68,7 +68,7 @@ class Figure:
 
 def figure(of: str, measured: MeasuredRow) -> Figure:
     """As the file has it."""
-    spec, speed = measured.row.trial.spec, measured.speed
+    spec, speed = measured.row.spec, measured.speed
     return Figure(
         of,
         spec.strategy,
@@ -81,7 +81,7 @@ def figure(of: str, measured: MeasuredRow) -> Figure:
     )
 
 
-def grid(cluster: Cluster) -> Iterator[PlanRow]:
+def grid(cluster: Cluster) -> Iterator[TrialFigures]:
     """All forty; what is not varied is DeepSpeed's default."""
     work = read_work({"model": MODEL, "sequence_length": str(SEQUENCE_LENGTH)})
     planned = [item.trial for item in cells(work, cluster) if item.skipped is None]
@@ -114,7 +114,7 @@ def main(reports: Path) -> None:
     machine, cluster = detect_machine(), read_cluster(gpu=GPU, gpus=str(RANKS), gpus_per_node=str(RANKS))
     figures: list[Figure] = []
 
-    def run(of: str, rows: Sequence[PlanRow]) -> PlanRow:
+    def run(of: str, rows: Sequence[TrialFigures]) -> TrialFigures:
         done = measure(rows, machine, reports, Observer())
         keep(of, done.rows)
         if done.best is None:

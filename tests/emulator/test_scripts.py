@@ -211,9 +211,9 @@ def test_a_refused_rank_keeps_the_memory_of_the_play_that_had_room(emulate):
     _, told, _ = emulate("--gpus", "1", "--gpu", "a30", command=["python", script("grows.py")])
     (trial,) = run_figures([load_run(Path(told["run"]))]).figures
     rank = only_rank(told)
-    assert (trial.summary.status, trial.summary.is_whole) == (Status.OUT_OF_DEVICE_MEMORY, True)
-    assert trial.summary.device_needed_bytes == rank["needed_bytes"]
-    assert known(trial.summary.device_peak_bytes) > told["device_memory_bytes"]
+    assert (trial.status, trial.is_whole) == (Status.OUT_OF_DEVICE_MEMORY, True)
+    assert trial.device_needed_bytes == rank["needed_bytes"]
+    assert known(trial.device_peak_bytes) > told["device_memory_bytes"]
     record = known(next(iter(load_run(Path(told["run"])).trials()))).ranks[0]
     assert {row.phase for row in record.memory} == {Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.STEP}
     assert known(known(record.failure).standing).allocated_bytes < told["device_memory_bytes"]

@@ -24,13 +24,13 @@ from zerobench.config.models.parameters import count_parameters
 from zerobench.records.records import Failure, ParameterTensor, Recovery
 from zerobench.records.store import load_run
 from zerobench.records.trials import (
-    TrialLosses,
     all_ranks_ran,
     can_be_compared,
     case_of,
     completed,
     drops_out,
     is_whole,
+    losses_alone,
     num_params,
     num_trained,
     parameter_counts,
@@ -45,10 +45,10 @@ from zerobench.records.trials import (
 def test_what_is_kept_of_a_trial_to_compare_its_losses_is_a_few_kilobytes(tmp_path: Path) -> None:
     trials = [completed_trial(spec("zero1", gpus_per_node=1, sequence_length=128 * (1 + n))) for n in range(40)]
     run = load_run(write_run(tmp_path / "run", trials, samples=False).path)
-    known = [TrialLosses.extract(trial) for trial in itertools.islice(run.trials(), 10)]
+    known = [losses_alone(trial) for trial in itertools.islice(run.trials(), 10)]
     tracemalloc.start()
     try:
-        known += [TrialLosses.extract(trial) for trial in itertools.islice(run.trials(), 10, None)]
+        known += [losses_alone(trial) for trial in itertools.islice(run.trials(), 10, None)]
         kept = tracemalloc.get_traced_memory()[0] / 30
     finally:
         tracemalloc.stop()
@@ -109,11 +109,11 @@ def test_where_a_rank_was_killed_on_purpose_the_launch_that_went_on_has_the_loss
 
 def test_what_is_kept_for_comparing_has_the_same_losses_norms_and_ending() -> None:
     trial = completed_trial(spec("zero1", gpus_per_node=2))
-    kept = TrialLosses.of(trial)
+    kept = losses_alone(trial)
     assert list(recorded_losses(kept)) == list(recorded_losses(trial))
     assert list(recorded_grad_norms(kept)) == list(recorded_grad_norms(trial))
     assert completed(kept)
-    silent = TrialLosses.of(trial.with_ranks(losses=[]))
+    silent = losses_alone(trial.with_ranks(losses=[]))
     assert (recorded_losses(silent), recorded_grad_norms(silent)) == ((), ())
 
 

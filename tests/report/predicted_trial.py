@@ -1,6 +1,7 @@
 """Simulated trials made by hand: each test says which bytes, FLOPs and collectives were counted."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.report.sample_run import SampleTrial, model, trial_record
@@ -8,6 +9,7 @@ from tests.tools.rank_records import ledger_row, rank_record
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.time.step import ExpectedStep
 from zerobench.records.records import (
     CollectiveTraffic,
     ContextMemory,
@@ -17,6 +19,10 @@ from zerobench.records.records import (
     NvmeTraffic,
     ParameterTensor,
 )
+from zerobench.records.trials import Trial
+from zerobench.report.figures.capacity import fit_of
+from zerobench.report.figures.make import trial_figures
+from zerobench.report.figures.trial import TrialFigures
 
 Ledger = Mapping[tuple[StepKind, Phase], Mapping[Category, int]]
 
@@ -85,6 +91,19 @@ def trial(
         context=context,
     )
     return SampleTrial(spec, trial_record(spec), [rank])
+
+
+def row(
+    sample: Trial, device_bytes: int, host_bytes: int | None = None, expected: ExpectedStep | None = None
+) -> TrialFigures:
+    """Figures of `sample` where a GPU and a node have this much memory and a step is expected to take this time."""
+    figures = trial_figures(sample)
+    return replace(figures, fit=fit_of(sample, figures.needs, device_bytes, host_bytes), bound=None, expected=expected)
+
+
+def with_memory(figures: TrialFigures, device_bytes: int) -> TrialFigures:
+    """`figures` on a GPU with this much memory."""
+    return replace(figures, fit=replace(figures.fit, device=replace(figures.device, capacity_bytes=device_bytes)))
 
 
 def collective(

@@ -43,7 +43,7 @@ from zerobench.records.store import Run, find_run, load_run
 from zerobench.report.documents.document import categories_of
 from zerobench.report.explain.decided import Decided
 from zerobench.report.explain.decision import Decision
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 if TYPE_CHECKING:
     from zerobench.report.documents.plan_frame import Frame
@@ -56,7 +56,7 @@ REPORTS = Path("reports")
 class Prediction:
     """One configuration on one cluster; bytes are of one GPU and None where not known."""
 
-    row: PlanRow
+    row: TrialFigures
     """As `zerobench plan` has it."""
     cluster: Cluster
     """What it was predicted for."""
@@ -84,7 +84,7 @@ class Prediction:
     @property
     def peak_bytes(self) -> int | None:
         """Of tensors, at the larger of the peaks of start-up and of a steady step."""
-        steady = None if self.row.steady is None else self.row.steady.total_bytes
+        steady = None if self.row.steady_peak is None else self.row.steady_peak.total_bytes
         return max((size for size in (steady, self.row.start_up_bytes) if size is not None), default=None)
 
     @property
@@ -346,7 +346,7 @@ def predict(
     except BaseException:
         rmtree(folder, ignore_errors=True)
         raise
-    finalize(prediction.row, rmtree, folder, ignore_errors=True)  # a row reads its configuration when asked
+    finalize(prediction.row.trial, rmtree, folder, ignore_errors=True)  # it reads its files when asked
     return prediction
 
 
@@ -403,7 +403,7 @@ def _result(made: Outcome, cluster: Cluster) -> PlanResult:
     return PlanResult(made.path, predictions, made.decided, made.keep(), cluster)
 
 
-def _frame(rows: Sequence[PlanRow]) -> Frame:
+def _frame(rows: Sequence[TrialFigures]) -> Frame:
     from zerobench.report.documents.plan_frame import plan_frame  # noqa: PLC0415 -- pandas is for who asks
 
     return plan_frame(rows)

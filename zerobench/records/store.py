@@ -98,15 +98,32 @@ _ALIKE = ("model", "data", "hyperparameters", "steps", "prediction")
 """Frozen parts of a trial's spec that most trials of a run share."""
 
 
-@dataclass(frozen=True)
 class Trial:
-    """A trial that has ended, with all of its records."""
+    """A trial of a run on disk that has ended; each of its files is read when first asked for.
 
-    folder: TrialFolder
-    spec: TrialSpec
-    record: TrialRecord
-    ranks: tuple[RankRecord, ...]
-    """By rank; fewer than expected if ranks died without a record."""
+    Reading raises UserError: a file is damaged, missing or newer than this version.
+    """
+
+    def __init__(self, run: Run, trial_id: str) -> None:
+        self._run = run
+        self.trial_id = trial_id
+
+    @property
+    def folder(self) -> TrialFolder:
+        return self._run.folder.trial(self.trial_id)
+
+    @cached_property
+    def spec(self) -> TrialSpec:
+        return self._run.spec(self.trial_id)
+
+    @cached_property
+    def record(self) -> TrialRecord:
+        return self._run.record(self.trial_id)
+
+    @cached_property
+    def ranks(self) -> tuple[RankRecord, ...]:
+        """By rank; fewer than expected where ranks died without a record."""
+        return self._run.ranks(self.trial_id, self.record)
 
 
 @dataclass(frozen=True)
@@ -171,17 +188,24 @@ class Run:
                 yield self.trial(entry.trial_id)
 
     def trial(self, trial_id: str) -> Trial:
-        """Read trial `trial_id`, which has ended.
+        """The trial `trial_id`, which has ended, read whole.
 
         Raises UserError: a record of it is damaged, missing or newer than this version.
         """
+        trial = Trial(self, trial_id)
+        _ = trial.spec, trial.record, trial.ranks
+        return trial
+
+    def ranks(self, trial_id: str, record: TrialRecord) -> tuple[RankRecord, ...]:
+        """Records of the ranks of trial `trial_id`, whose own is `record`.
+
+        Raises UserError: one of them is damaged, newer than this version, or of another trial.
+        """
         folder = self.folder.trial(trial_id)
-        spec = self.spec(trial_id)
         with self._suggest_remedy():
-            record = read_record(folder.record, TrialRecord)
             ranks = tuple(read_record(path, RankRecord) for path in folder.rank_records())
             _check_belongs(folder, record, ranks)
-        return Trial(folder, spec, record, ranks)
+        return ranks
 
     def record(self, trial_id: str) -> TrialRecord:
         """Result of trial `trial_id`, without its ranks.

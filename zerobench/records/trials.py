@@ -1,7 +1,7 @@
-"""One trial as reports read it: spec, result, and ranks, which are loaded lazily.
+"""One trial as reports see it: what was asked, how it ended, and its ranks.
 
-`zerobench.records.store.Trial` is one. A table of a thousand trials reads only the ranks of those that it shows and of
-the few that they are compared with: rank records are a hundred times larger than everything else.
+`zerobench.records.store.Trial`, which is on disk, is one, and reads its ranks only when asked for them: a table of a
+thousand trials reads those that it shows and the few that they are compared with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -28,7 +27,7 @@ from zerobench.records.records import ParameterTensor, RankRecord, TrialRecord
 
 
 class Trial(Protocol):
-    """A trial that was read from a run."""
+    """A trial's record, on disk or in memory."""
 
     @property
     def spec(self) -> TrialSpec: ...
@@ -60,59 +59,30 @@ class _Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialLosses:
-    """A trial without its large parts: enough to compare its losses and gradient norms with another's.
-
-    A run of a hundred thousand trials keeps one of these for each, so its rank has nothing else, and its record only
-    its `status`.
-    """
+class PlainTrial:
+    """A trial in memory: one that is in no run, or what is kept of one."""
 
     spec: TrialSpec
     record: TrialRecord
     ranks: Sequence[RankRecord]
 
-    @classmethod
-    def extract(cls, trial: Trial) -> TrialLosses:
-        """Reduce `trial` to the losses of its first rank with any, in eight bytes each."""
-        losses = recorded_losses(trial)
-        curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
-        ending = _Ending(trial.record.status)
-        return cls(trial.spec, cast("TrialRecord", ending), cast("Sequence[RankRecord]", curves))
+
+def losses_alone(trial: Trial) -> PlainTrial:
+    """`trial` without what makes it large: enough to compare its losses and gradients' norms with another's.
+
+    A run of a hundred thousand trials holds one of these for each: its rank is the first that has losses, in eight
+    bytes each, and has nothing else; its record has its `status`.
+    """
+    losses = recorded_losses(trial)
+    curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
+    ending = _Ending(trial.record.status)
+    return PlainTrial(trial.spec, cast("TrialRecord", ending), cast("Sequence[RankRecord]", curves))
 
 
-@dataclass(frozen=True)
-class UnsavedTrial:
-    """A trial that is not in a run."""
-
-    spec: TrialSpec
-    record: TrialRecord
-    ranks: tuple[RankRecord, ...]
-
-
-class LazyTrial:
-    """A trial of a run on disk that reads each of its files on first use."""
-
-    def __init__(self, run: store.Run, trial_id: str) -> None:
-        self._run = run
-        self.trial_id = trial_id
-
-    @cached_property
-    def spec(self) -> TrialSpec:
-        return self._run.spec(self.trial_id)
-
-    @cached_property
-    def record(self) -> TrialRecord:
-        return self._run.record(self.trial_id)
-
-    @cached_property
-    def ranks(self) -> Sequence[RankRecord]:
-        return self._run.trial(self.trial_id).ranks
-
-
-def ended_trials(run: store.Run) -> Iterator[LazyTrial]:
-    """Trials of `run` that have ended, skipped ones included, in the plan's order, without reading them."""
+def ended_trials(run: store.Run) -> Iterator[store.Trial]:
+    """The trials of `run` that have ended, skipped ones included, in the plan's order, nothing of them read."""
     ended = (entry.trial_id for entry in run.plan.trials if run.folder.trial(entry.trial_id).record.exists())
-    return (LazyTrial(run, trial_id) for trial_id in ended)
+    return (store.Trial(run, trial_id) for trial_id in ended)
 
 
 def can_be_compared(trials: Iterable[Trial]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.predicted_trial import with_memory
 from tests.tools.known import known
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.app.search.fastest import Cell, fastest, search
@@ -22,7 +23,7 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.observer import Observer
 from zerobench.records.store import load_run
 from zerobench.report.explain.choice import AS_FAST
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.words.labels import labels
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
@@ -43,24 +44,26 @@ def cells(asked: list[Cell]) -> list[Cell]:
     return [Cell(one.by_formula) for one in asked]
 
 
-def needing(share: Callable[[TrialSpec], float], tried: list[PlanRow]) -> Callable[[Sequence[PlanRow]], list[PlanRow]]:
+def needing(
+    share: Callable[[TrialSpec], float], tried: list[TrialFigures]
+) -> Callable[[Sequence[TrialFigures]], list[TrialFigures]]:
     """A world where a trial needs `share` times the memory that the formula says."""
 
-    def make(rows: Sequence[PlanRow]) -> list[PlanRow]:
-        found = [replace(row, device_bytes=int(row.device_bytes / share(row.trial.spec))) for row in rows]
+    def make(rows: Sequence[TrialFigures]) -> list[TrialFigures]:
+        found = [with_memory(row, int(known(row.capacity_bytes) / share(row.spec))) for row in rows]
         tried.extend(found)
         return found
 
     return make
 
 
-def true_best(cells: Sequence[Cell], share: Callable[[TrialSpec], float]) -> PlanRow:
+def true_best(cells: Sequence[Cell], share: Callable[[TrialSpec], float]) -> TrialFigures:
     """By trying all."""
     everything = [row for cell in cells for row in cell.by_formula.values()]
     return known(fastest(needing(share, [])(everything)))
 
 
-def step_s(row: PlanRow | None) -> float:
+def step_s(row: TrialFigures | None) -> float:
     assert row is not None
     return known(row.expected).step_s
 
@@ -73,7 +76,7 @@ def test_the_choice_is_within_two_per_cent_of_the_best_of_all_by_a_fraction_of_t
     def share(spec: TrialSpec) -> float:
         return factor if spec.activation_checkpointing is False else factor + 0.1
 
-    tried: list[PlanRow] = []
+    tried: list[TrialFigures] = []
     search(cells, needing(share, tried), lambda _: None, width)
     found = known(fastest(cell.best for cell in cells))
     assert found.has_room
@@ -101,14 +104,14 @@ def test_a_run_holds_all_rounds_with_three_micro_batches_played_and_trials_are_o
     assert plan.varied is not None
     found = searched(plan, Rounds(plan, tmp_path, Observer()), Observer(), 2)
     assert found.num_rounds >= 1
-    assert {row.trial.spec.global_batch_size for row in found.rows} == {512}
+    assert {row.spec.global_batch_size for row in found.rows} == {512}
     trials = list((found.result.folder.path / "trials").iterdir())
     assert len(trials) == found.num_tried + sum(one.skipped is not None for one in plan.planned)
     assert found.result.statuses.total() >= found.num_tried
     for row in found.rows:
-        whole = formula_row(row.trial.spec, plan.cluster)
+        whole = formula_row(row.spec, plan.cluster)
         assert step_s(row) == pytest.approx(step_s(whole), rel=1e-9)
-        assert limit_micro_batches(row.trial.spec).gradient_accumulation_steps <= 3
+        assert limit_micro_batches(row.spec).gradient_accumulation_steps <= 3
     kept = [trial.spec for trial in load_run(found.result.folder.path).trials()]
     assert {spec.global_batch_size for spec in kept} == {512}
     assert not any("ga" in label for label in labels(kept))
@@ -118,7 +121,7 @@ def test_rounds_join_one_run(tmp_path: Path, plan: Plan, cells: list[Cell]) -> N
     rounds = Rounds(plan, tmp_path, Observer())
     first, second = list(cells[0].by_formula.values())[:2]
     made = [*rounds.make([first]), *rounds.make([second])]
-    assert [row.trial.spec.micro_batch_size for row in made] == [1, 2]
+    assert [row.spec.micro_batch_size for row in made] == [1, 2]
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -157,5 +160,5 @@ def test_where_gpu_and_host_are_both_short_finer_shares_of_the_optimizer_are_ask
     cells = cells_by_formula(
         [item.trial for item in plan.planned if item.skipped is None], known(plan.varied), plan.cluster
     )
-    fitting = [row.trial.spec.ds_config for cell in cells for row in cell.by_formula.values() if row.has_room]
+    fitting = [row.spec.ds_config for cell in cells for row in cell.by_formula.values() if row.has_room]
     assert {keys["zero_optimization.offload_optimizer.ratio"] for keys in fitting} == {0.3, 0.4}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.report.predicted_trial import with_memory
 from tests.tools.known import known
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.app.search.fastest import Cell, fastest, search
@@ -14,8 +15,7 @@ from zerobench.app.search.keys import refine
 from zerobench.app.search.plan import Plan, read_plan
 from zerobench.app.search.plan_request import PlanRequest
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.records.trials import UnsavedTrial
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
@@ -69,18 +69,16 @@ class World:
         self.last_s = 0.0
         """What the formula says of the last one."""
 
-    def make(self, rows: Sequence[PlanRow]) -> list[PlanRow]:
+    def make(self, rows: Sequence[TrialFigures]) -> list[TrialFigures]:
         found = []
         for row in rows:
-            spec, trial = row.trial.spec, row.trial
+            spec = row.spec
             self.made.append(spec)
             assert row.expected is not None
             self.last_s = row.expected.step_s
-            trace = {"step_trace": "x" if self.replays else None}
-            told = UnsavedTrial(spec, trial.record, tuple(rank.model_copy(update=trace) for rank in trial.ranks))
             expected = replace(row.expected, step_s=row.expected.step_s * self.share(spec))
-            room = row.device_bytes if self.fits(spec) else 1
-            found.append(replace(row, trial=told, expected=expected, device_bytes=room))
+            room = known(row.capacity_bytes) if self.fits(spec) else 1
+            found.append(replace(with_memory(row, room), expected=expected, has_trace=self.replays))
         return found
 
     @property
@@ -89,17 +87,17 @@ class World:
         return [dict(spec.ds_config) for spec in self.made]
 
 
-def best_of(cells: Sequence[Cell]) -> PlanRow:
+def best_of(cells: Sequence[Cell]) -> TrialFigures:
     found = known(fastest(cell.best for cell in cells))
     assert found.expected is not None
     return found
 
 
-def step_s(row: PlanRow) -> float:
+def step_s(row: TrialFigures) -> float:
     return known(row.expected).step_s
 
 
-def refined(plan: Plan, cells: Sequence[Cell], world: World) -> tuple[PlanRow, PlanRow]:
+def refined(plan: Plan, cells: Sequence[Cell], world: World) -> tuple[TrialFigures, TrialFigures]:
     """The fastest before and after, what was made meanwhile alone left in the world."""
     search(cells, world.make, lambda _: None, 4)
     before = best_of(cells)

@@ -23,7 +23,7 @@ from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import RunResult
 from zerobench.records.records import Failure
-from zerobench.report.documents.view import plan_row
+from zerobench.report.figures.make import trial_figures
 
 REQUEST = PlanRequest(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2")
 
@@ -43,7 +43,7 @@ def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(
         for value, has_room in ((frontier.largest, True), (frontier.too_large, False)):
             trial = found.trial(key, value)
             assert trial is not None
-            row = plan_row(trial, key, asked.cluster)
+            row = trial_figures(trial, key, asked.cluster)
             assert row.has_room is has_room
     assert [row.row is not None for row in frontier_rows(asked, found)] == [True] * len(found.frontiers)
 

@@ -15,12 +15,12 @@ from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.runner import RunResult
 from zerobench.records.folder import RunFolder
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 CLUSTER = Cluster(known(find_gpu("H100 SXM")), num_nodes=1, gpus_per_node=8)
 
 
-def row(micro_batch_size: int, step_s: float | None = 1.0, needs: float = 0.5, **fields: Any) -> PlanRow:
+def row(micro_batch_size: int, step_s: float | None = 1.0, needs: float = 0.5, **fields: Any) -> TrialFigures:
     """A variant whose step takes `step_s` and that needs this share of its GPU."""
     usual = {"model": resolve_model("gpt2-350m"), "strategy": "zero2", "gpus_per_node": 8, "precision": "bf16"}
     spec = TrialSpec.model_validate({**usual, "micro_batch_size": micro_batch_size, "sequence_length": 1024, **fields})
@@ -33,9 +33,9 @@ def outcome(*cells: Cell) -> SearchOutcome:
     return SearchOutcome(RunResult(RunFolder("run")), cells, num_rounds=3)
 
 
-def cell(*rows: PlanRow, untried: int = 0, failed: int = 0) -> Cell:
+def cell(*rows: TrialFigures, untried: int = 0, failed: int = 0) -> Cell:
     """Of these the formulas were asked, and `untried` more; `failed` more were tried."""
-    tried = {one.trial.spec.config_hash: one for one in rows}
+    tried = {one.spec.config_hash: one for one in rows}
     names = [f"other {number}" for number in range(untried + failed)]
     return Cell({**tried, **dict.fromkeys(names, row(1))}, tried, set(names[:failed]))
 
@@ -54,7 +54,7 @@ def test_what_was_asked_and_what_was_tried_is_counted_over_all_cells() -> None:
     assert (found.num_variants, found.num_tried) == (11, 4)
     document = found.document(None)
     assert (document["num_variants"], document["num_tried"], document["num_rounds"]) == (11, 4, 3)
-    assert found.tried_hashes == {one.trial.spec.config_hash for one in (row(1), row(2), row(4))}
+    assert found.tried_hashes == {one.spec.config_hash for one in (row(1), row(2), row(4))}
 
 
 def test_the_best_of_each_cell_is_shown_and_the_fastest_of_all_is_the_best() -> None:

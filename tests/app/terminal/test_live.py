@@ -370,7 +370,7 @@ def test_a_terminal_keeps_the_memory_by_category_of_the_trials_that_ended(
     zero0 = next(one for one in run_frames([load_run(folder.path)]).figures if one.label == "zero0")
     peak = zero0.peak(Place.DEVICE)
     assert peak is not None
-    assert f"{format_bytes(peak.total_bytes)}  {zero0.summary.tokens_per_s:,.0f} tokens/s" in line
+    assert f"{format_bytes(peak.total_bytes)}  {zero0.tokens_per_s:,.0f} tokens/s" in line
     assert "parameters" in last
     assert "optimizer" in last
     assert any("out of device memory" in line and "\N{FULL BLOCK}" not in line for line in last.splitlines())

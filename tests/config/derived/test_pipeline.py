@@ -18,7 +18,6 @@ from zerobench.config.derived.pipeline import (
     micro_batches_in_flight,
     pipeline_refusal,
     stage_blocks,
-    why_not_divided,
 )
 from zerobench.config.derived.pipeline_steps import bubble_fraction
 from zerobench.config.models.presets import resolve_model

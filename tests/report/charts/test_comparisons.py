@@ -16,8 +16,8 @@ from zerobench.config.trial.trial import Evidence
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
 from zerobench.report.charts.series import Place
 from zerobench.report.export.run_frames import RunFrames
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.parity import Parity
-from zerobench.report.figures.trial import trial_figures
 from zerobench.report.tables.figure import Figure
 from zerobench.report.words import palette
 
@@ -138,8 +138,7 @@ def test_traffic_to_nvme_and_bytes_on_the_host_are_those_of_the_frames(
 
 def test_a_simulated_step_has_no_rate_because_its_time_is_the_simulators(gpu_frames: RunFrames) -> None:
     simulated = [
-        replace(one, summary=replace(one.summary, spec=one.spec.model_copy(update={"evidence": Evidence.SIMULATED})))
-        for one in gpu_frames.figures
+        replace(one, spec=one.spec.model_copy(update={"evidence": Evidence.SIMULATED})) for one in gpu_frames.figures
     ]
     figure = known(offload_traffic.figure(replace(gpu_frames, figures=simulated)))
     assert set(figure.table["NVMe read (GB/s)"]) == {"-"}

@@ -17,7 +17,7 @@ from zerobench.config.axes.axes import AXES, LAYOUT
 from zerobench.report.charts import lines, series
 from zerobench.report.charts import memory_lines as memory
 from zerobench.report.export.run_frames import RunFrames
-from zerobench.report.figures.trial import trial_figures
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.tables.figure import Figure
 
 

@@ -5,7 +5,8 @@ import pytest
 from tests.report.sample_run import model, skipped_trial, spec
 from zerobench.report.charts.series import MOST_LINES, Place, left_out_sentence, with_series
 from zerobench.report.charts.shown import axis_top, most_telling
-from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.figures.make import trial_figures
+from zerobench.report.figures.trial import TrialFigures
 
 
 def trial(strategy: str, batch: int = 1, ranks: int = 1, name: str = "m") -> TrialFigures:

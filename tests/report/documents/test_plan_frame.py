@@ -4,14 +4,14 @@ import pytest
 
 from tests.report.documents.run import cluster, plan_trials
 from zerobench.report.documents.plan_frame import plan_frame
-from zerobench.report.documents.view import plan_row
+from zerobench.report.figures.make import trial_figures
 
 
 def test_each_row_is_named_and_has_the_figures_of_the_plan() -> None:
     place = cluster()
-    rows = [plan_row(trial, trial.spec.trial_id, place) for trial in plan_trials(place) if trial.ranks]
+    rows = [trial_figures(trial, trial.spec.trial_id, place) for trial in plan_trials(place) if trial.ranks]
     frame = plan_frame(rows)
-    assert list(frame.index) == [row.trial.spec.trial_id for row in rows]
+    assert list(frame.index) == [row.spec.trial_id for row in rows]
     assert frame["needed_bytes"].tolist() == [row.device.needed_bytes for row in rows]
     assert frame["host_needed_bytes"].tolist() == [row.host.needed_bytes for row in rows]
     assert frame["fits"].tolist() == [row.fits for row in rows]
@@ -31,6 +31,6 @@ def test_each_row_is_named_and_has_the_figures_of_the_plan() -> None:
 
 def test_a_plan_without_a_row_is_an_empty_frame_of_the_same_columns() -> None:
     place = cluster()
-    rows = [plan_row(trial, "", place) for trial in plan_trials(place) if trial.ranks]
+    rows = [trial_figures(trial, "", place) for trial in plan_trials(place) if trial.ranks]
     assert list(plan_frame([]).columns) == list(plan_frame(rows).columns)
     assert plan_frame([]).empty

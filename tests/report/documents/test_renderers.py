@@ -18,12 +18,13 @@ from zerobench.config.trial.trial import Evidence
 from zerobench.records.records import Failure, HostSummary
 from zerobench.report.documents import markdown, terminal
 from zerobench.report.documents.text import prose
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.parity import Parity, ParityJudge
 from zerobench.report.figures.pipeline import StageRow
 from zerobench.report.figures.predictions.predicted import join
 from zerobench.report.figures.run.runs import Errors
 from zerobench.report.figures.server import Side
-from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables import grid as page
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table

@@ -16,6 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.report.documents.run import cluster, formula_trials, plan_trials, predicted_trial
+from tests.report.predicted_trial import with_memory
 from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
 from tests.tools.golden import as_looked_at
 from tests.tools.known import known
@@ -28,10 +29,13 @@ from zerobench.config.trial.optimizers import Optimizer
 from zerobench.config.trial.trial import Evidence
 from zerobench.estimate.time.step import expected
 from zerobench.report.documents.terminal import print_parts
-from zerobench.report.documents.view import plan_row, plan_view
+from zerobench.report.documents.view import plan_view
+from zerobench.report.explain.choice import decide
 from zerobench.report.explain.decided import decided
-from zerobench.report.explain.rows import PlanRow, recommended, takes
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.software import FORMULAS_OF
+from zerobench.report.figures.training_cost import takes
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.plan_answer import answer, shortened
 from zerobench.report.tables.plan_time import traffic
 from zerobench.report.words.labels import labels
@@ -44,7 +48,7 @@ NOT_TRIED = "Not tried: activation checkpointing (less memory, slower)."
 
 def shown(
     path: Path, trials: Sequence[SampleTrial], place: Cluster, width: int = 140, tokens: float | None = None
-) -> tuple[str, PlanRow | None]:
+) -> tuple[str, TrialFigures | None]:
     """What `plan_view` shows of a run of these trials, and the row that it recommends."""
     write_run(path / "run", trials, samples=False)
     view = plan_view(path / "run", place, None if tokens is None else Training(tokens))
@@ -54,15 +58,15 @@ def shown(
     return without_trailing_blanks(printed(partial(print_parts, parts), width)), view.best
 
 
-def taken(rows: Sequence[PlanRow]) -> PlanRow | None:
+def taken(rows: Sequence[TrialFigures]) -> TrialFigures | None:
     """The row that is recommended."""
-    choice = recommended(rows)
+    choice = decide(rows)
     return None if choice is None else choice.best
 
 
-def row(trial: SampleTrial, place: Cluster) -> PlanRow:
+def row(trial: SampleTrial, place: Cluster) -> TrialFigures:
     """A trial as a row of a plan."""
-    return plan_row(trial, trial.spec.strategy, place)
+    return trial_figures(trial, trial.spec.strategy, place)
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -141,10 +145,10 @@ def test_the_recommended_row_is_at_the_lowest_stage_that_fits_and_offloads_nothi
     trials = plan_trials(place, model=resolve_model("llama-7b"))
     text, best = shown(tmp_path, trials, place)
     assert best is not None
-    assert (best.trial.spec.strategy, best.offloads) == ("zero1", False)
-    by_stage = {t.spec.zero_stage: row(t, place) for t in trials if t.ranks and not row(t, place).offloads}
+    assert (best.spec.strategy, best.offloads()) == ("zero1", False)
+    by_stage = {t.spec.zero_stage: row(t, place) for t in trials if t.ranks and not row(t, place).offloads()}
     assert not by_stage[0].has_room
-    assert (by_stage[3].step_s or 0) < (best.step_s or 0)
+    assert (by_stage[3].least_step_s or 0) < (best.least_step_s or 0)
     assert f": choose {best.label}\n" in text
     assert "least offload, lowest stage" in " ".join(text.split())
 
@@ -152,12 +156,12 @@ def test_the_recommended_row_is_at_the_lowest_stage_that_fits_and_offloads_nothi
 def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
     place = replace(cluster(), host_memory_bytes=None)
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    assert {one.verdict for one in rows if one.offloads} == {"not checked"}
-    assert {one.verdict for one in rows if not one.offloads} == {"yes"}
+    assert {one.fit.verdict for one in rows if one.offloads()} == {"not checked"}
+    assert {one.fit.verdict for one in rows if not one.offloads()} == {"yes"}
     small = replace(place, gpu=cluster(gpu="t4").gpu)
     larger = [row(trial, small) for trial in plan_trials(small, micro_batch_size=64) if trial.ranks]
-    assert {one.verdict for one in larger if one.offloads} == {"no: device"}
-    offloaded = [trial for trial in plan_trials(place) if trial.ranks and row(trial, place).offloads]
+    assert {one.fit.verdict for one in larger if one.offloads()} == {"no: device"}
+    offloaded = [trial for trial in plan_trials(place) if trial.ranks and row(trial, place).offloads()]
     text, best = shown(tmp_path, offloaded, place)
     assert best is not None
     assert "give --host-memory to check it" in " ".join(text.split())
@@ -166,21 +170,21 @@ def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
 def test_a_row_without_room_is_not_recommended() -> None:
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    full = [replace(one, device_bytes=one.device.needed_bytes or 0) for one in rows]
+    full = [with_memory(one, one.device.needed_bytes or 0) for one in rows]
     assert full[0].fits
     assert not full[0].has_room
     assert taken(full) is None
     assert taken([*full, rows[-1]]) is rows[-1]
 
 
-def timed(one: PlanRow, step_s: float, spread: float = 0.08) -> PlanRow:
+def timed(one: TrialFigures, step_s: float, spread: float = 0.08) -> TrialFigures:
     return replace(one, expected=expected((step_s, 0.0, 0.0), spread, {}))
 
 
 def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    stage_3 = next(one for one in rows if one.trial.spec.zero_stage == 3 and not one.offloads)
+    stage_3 = next(one for one in rows if one.spec.zero_stage == 3 and not one.offloads())
     alone = [timed(one, 0.5 if one is stage_3 else 1.0) for one in rows]
     assert taken(alone) is alone[rows.index(stage_3)]
     tied = [timed(one, 0.995 if one is stage_3 else 1.0) for one in rows]
@@ -193,21 +197,21 @@ def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
 def test_what_is_offloaded_to_a_host_of_unknown_memory_is_counted_as_not_checked() -> None:
     unknown = replace(cluster(), host_memory_bytes=None)
     rows = [row(trial, unknown) for trial in plan_trials(unknown) if trial.ranks]
-    found = known(recommended(rows))
-    specs = [one.trial.spec for one in rows if one.has_room]
+    found = known(decide(rows))
+    specs = [one.spec for one in rows if one.has_room]
     assert found.num_unchecked == sum("cpu" in (spec.offload_optimizer, spec.offload_param) for spec in specs) > 0
-    checked = known(recommended([row(trial, cluster()) for trial in plan_trials(cluster()) if trial.ranks]))
+    checked = known(decide([row(trial, cluster()) for trial in plan_trials(cluster()) if trial.ranks]))
     assert checked.num_unchecked == 0
 
 
 def test_one_of_unknown_time_is_not_taken_and_where_none_is_known_memory_decides_alone() -> None:
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    offloaded = [timed(one, 0.1) if one.offloads else replace(one, expected=None) for one in rows]
+    offloaded = [timed(one, 0.1) if one.offloads() else replace(one, expected=None) for one in rows]
     best = known(taken(offloaded))
-    assert best.offloads
-    found = known(recommended([replace(one, expected=None) for one in rows]))
-    assert (found.is_timed, found.best.offloads) == (False, False)
+    assert best.offloads()
+    found = known(decide([replace(one, expected=None) for one in rows]))
+    assert (found.is_timed, found.best.offloads()) == (False, False)
     assert "step times unknown" in found.reason
 
 
@@ -284,7 +288,7 @@ def test_checkpointing_is_named_where_offload_is_taken_without_having_tried_it(t
     place = cluster()
 
     def told(name: str, *, offloads: bool, **fields: Any) -> str:
-        trials = [t for t in plan_trials(place, **fields) if t.ranks and row(t, place).offloads is offloads]
+        trials = [t for t in plan_trials(place, **fields) if t.ranks and row(t, place).offloads() is offloads]
         return " ".join(shown(tmp_path / name, trials, place)[0].split())
 
     assert NOT_TRIED in told("offloaded", offloads=True)
@@ -323,10 +327,10 @@ def test_traffic_is_that_of_one_steady_step() -> None:
 
 def test_a_room_is_a_share_of_what_there_is() -> None:
     one = row(plan_trials(cluster())[0], cluster())
-    half = replace(one, device_bytes=2 * (one.device.needed_bytes or 0))
+    half = with_memory(one, 2 * (one.device.needed_bytes or 0))
     assert half.device.room == pytest.approx(0.5)
     assert half.scaled_bytes == pytest.approx(one.device.needed_bytes, abs=2)
-    assert replace(one, device_bytes=GIB).device.fits is False
+    assert with_memory(one, GIB).device.fits is False
 
 
 def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
@@ -351,7 +355,7 @@ def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path:
 def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp_path: Path) -> None:
     place = cluster(gpu="a10")
     simulated = [one for one in plan_trials(place) if one.record.status is Status.COMPLETED]
-    too_large = [one for one in simulated if row(one, place).verdict.startswith("no: device")]
+    too_large = [one for one in simulated if row(one, place).fit.verdict.startswith("no: device")]
     assert too_large
     emulated = [refused_trial(one, 99) if one in too_large else as_emulated(one) for one in simulated]
     text, best = shown(tmp_path, emulated, place)
@@ -379,8 +383,8 @@ def rows_of(text: str, how: str) -> list[str]:
 
 def test_what_was_refused_for_gaps_alone_does_not_fit(tmp_path: Path) -> None:
     place = cluster()
-    fitting = next(one for one in plan_trials(place) if row(one, place).verdict == "yes")
+    fitting = next(one for one in plan_trials(place) if row(one, place).fit.verdict == "yes")
     judged = row(refused_trial(fitting, 99), place)
-    assert (judged.verdict, judged.has_room, judged.device.room) == ("no: device", False, 0.0)
+    assert (judged.fit.verdict, judged.has_room, judged.device.room) == ("no: device", False, 0.0)
     assert not judged.fits
-    assert recommended([judged]) is None
+    assert decide([judged]) is None

@@ -13,7 +13,6 @@ from zerobench.app.search.changes import changes_of_file
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.hardware.gpu_names import known_gpu
-from zerobench.report.documents.view import plan_row
 from zerobench.report.explain.logged import (
     LoggedTraining,
     contradictions_topic,
@@ -21,7 +20,8 @@ from zerobench.report.explain.logged import (
     versions_in,
     versions_topic,
 )
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.make import trial_figures
+from zerobench.report.figures.trial import TrialFigures
 
 GIB = 2**30
 RELEASES = {"torch": "2.13.0+cpu", "deepspeed": "0.19.8", "transformers": "5.23.0"}
@@ -79,7 +79,7 @@ def test_versions_are_told_and_no_topic_where_there_are_none() -> None:
     assert versions_topic(logged_training(FIRST_UPDATE)) == []
 
 
-def with_peaks(peaks: Mapping[Phase, int]) -> PlanRow:
+def with_peaks(peaks: Mapping[Phase, int]) -> TrialFigures:
     """A prediction whose device holds so many bytes at the peak of each phase."""
     trial = completed_trial(spec("zero2", gpus_per_node=1))
     rows = [
@@ -90,15 +90,15 @@ def with_peaks(peaks: Mapping[Phase, int]) -> PlanRow:
     return _row(trial.with_ranks(memory=rows))
 
 
-def _row(trial: SampleTrial) -> PlanRow:
-    return plan_row(trial, "zero2", Cluster(known_gpu("h100", "--gpu")))
+def _row(trial: SampleTrial) -> TrialFigures:
+    return trial_figures(trial, "zero2", Cluster(known_gpu("h100", "--gpu")))
 
 
 LOW = {Phase.INIT: GIB, Phase.FORWARD: 10 * GIB, Phase.BACKWARD: 12 * GIB, Phase.STEP: 20 * GIB}
 UPDATE = LoggedTraining(capacity_bytes=24 * GIB, attempted_bytes=20 * GIB, phase="the update")
 
 
-def contradictions(logged: LoggedTraining, row: PlanRow | None, catalogued: int = 24 * GIB) -> list[str]:
+def contradictions(logged: LoggedTraining, row: TrialFigures | None, catalogued: int = 24 * GIB) -> list[str]:
     topics = contradictions_topic(logged, row, catalogued, RELEASES)
     return [line for topic in topics for line in topic.figures["contradictions"]]
 
@@ -166,7 +166,7 @@ def test_a_phase_that_fills_the_gpu_to_the_byte_could_pass() -> None:
     assert len(contradictions(UPDATE, with_peaks({**LOW, Phase.BACKWARD: 24 * GIB + 1}))) == 1
 
 
-def with_step_peaks(first: int, steady: int, phase: Phase) -> PlanRow:
+def with_step_peaks(first: int, steady: int, phase: Phase) -> TrialFigures:
     """A prediction of one phase whose peaks differ between the first and a steady step."""
     trial = completed_trial(spec("zero2", gpus_per_node=1))
     peaks = {StepKind.FIRST: first, StepKind.STEADY: steady}

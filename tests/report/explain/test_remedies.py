@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.report.figures.compare.runs import lay_out
-from tests.report.predicted_trial import asked, trial
+from tests.report.predicted_trial import asked, row, trial
 from tests.report.sample_run import GIB, SampleTrial
 from tests.tools.known import known
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
@@ -17,7 +17,6 @@ from zerobench.records.store import load_run
 from zerobench.report.explain.find import named_trials
 from zerobench.report.explain.memory_causes import cause
 from zerobench.report.explain.remedies import remedies, remedy
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.explain.topic import as_data
 from zerobench.report.explain.trial import explain
 from zerobench.report.explain.why import why_not
@@ -113,7 +112,7 @@ def test_a_cause_is_the_holder_of_the_largest_part_and_no_list_of_keys() -> None
 
 def test_why_a_trial_does_not_fit_names_the_holder_and_what_lets_go() -> None:
     best = trial(asked("zero2"), {(StepKind.STEADY, Phase.BACKWARD): {Category.PARAMETERS: GIB}})
-    rows = [PlanRow("", made, 20 * GIB, None, None, None) for made in (best, held_trial([part(AUTOGRAD)]))]
+    rows = [row(made, 20 * GIB) for made in (best, held_trial([part(AUTOGRAD)]))]
     said = why_not(*rows)
     assert (
         f"gathered parameters: 55.00 GiB, 98% of the tensors (55.00 GiB in 96 tensors {EXPERTS}); less with "

@@ -30,7 +30,7 @@ from zerobench.records.records import Failure, HostSummary
 from zerobench.records.store import load_run
 from zerobench.report.documents.view import read_plan
 from zerobench.report.explain.candidates import candidates
-from zerobench.report.explain.rows import recommended
+from zerobench.report.explain.choice import decide
 from zerobench.report.explain.sentences import headline
 from zerobench.report.export.run_frames import RunFrames, run_frames
 
@@ -148,9 +148,9 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     assert any(sentence.startswith("All figures are predicted (") for sentence in said)
     assert not any("fastest" in sentence.lower().partition("choose")[0] for sentence in said)
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
-    taken = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
+    taken = known(decide(read_plan(tmp_path / RUN_ID, place)[1]))
     best = taken.best
-    tokens_per_s = best.trial.spec.world_size * best.trial.spec.tokens_per_gpu / known(best.expected).step_s
+    tokens_per_s = best.spec.world_size * best.spec.tokens_per_gpu / known(best.expected).step_s
     assert choice.startswith(f"Choose {best.label} ({format_count(tokens_per_s)} tokens/s expected): ")
     assert taken.reason in choice
 
@@ -165,7 +165,7 @@ def test_a_report_of_a_plan_recommends_what_the_plan_does(
     place = place if host_memory else replace(place, host_memory_bytes=None)
     said = told(tmp_path, *plan_trials(place))
     rows = read_plan(tmp_path / RUN_ID, place)[1]
-    taken = recommended(rows)
+    taken = decide(rows)
     choices = [sentence for sentence in said if sentence.startswith("Choose ")]
     if taken is None:
         assert not choices
@@ -180,8 +180,8 @@ def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_
     again = [trial for trial in plan_trials(place, activation_checkpointing=True) if trial.spec.zero_stage == 1]
     once = [trial for trial in plan_trials(place) if trial.spec.zero_stage == 2]
     said = told(tmp_path, *again, *once)
-    taken = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
-    assert not taken.best.trial.spec.activation_checkpointing
+    taken = known(decide(read_plan(tmp_path / RUN_ID, place)[1]))
+    assert not taken.best.spec.activation_checkpointing
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
     assert choice.startswith(f"Choose {taken.best.label} (")
 
@@ -200,7 +200,7 @@ def test_what_was_refused_for_gaps_alone_is_no_choice_as_in_a_plan(tmp_path: Pat
     refused = [refused_trial(trial, 99) for trial in trials]
     found = candidates(frames(tmp_path, refused))
     assert [one.fits for one in found] == [False] * len(refused)
-    assert [one.option.has_room for one in found] == [False] * len(refused)
+    assert [one.figures.has_room for one in found] == [False] * len(refused)
 
 
 def test_the_same_work_in_two_runs_is_two_choices_and_its_figures_are_not_mixed(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_prediction_of_what_was_measured_counts_once(tmp_path: Path) -> None:
     measured = spec("zero1")
     predicted = measured.model_copy(update={"evidence": asked().evidence, "prediction": asked().prediction})
     found = frames(tmp_path, [completed_trial(measured), completed_trial(predicted)])
-    assert [one.spec.evidence for one in candidates(found)] == ["measured"]
+    assert [one.figures.spec.evidence for one in candidates(found)] == ["measured"]
     assert "1 trial measured; predicted: 1 simulated" in " ".join(headline(found))
 
 

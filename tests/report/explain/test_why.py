@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.report.predicted_trial import Ledger, asked, trial
+from tests.report.predicted_trial import Ledger, asked, row, trial
 from tests.report.sample_run import GIB, MIB, SampleTrial
 from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.estimate.time.step import ExpectedStep, expected
 from zerobench.records.records import ContextMemory
 from zerobench.report.explain.memory_causes import cause
 from zerobench.report.explain.remedies import remedy
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.explain.why import name_of
 from zerobench.report.explain.why import why_not as why_row_not
 
@@ -29,9 +28,7 @@ def why_not(
     times: Sequence[ExpectedStep | None] = (None, None),
 ) -> list[str]:
     """The same of rows of these trials, whose steps are expected to take these `times`."""
-    rows = [
-        PlanRow("", sample, *capacity, None, expected) for sample, expected in zip((best, other), times, strict=True)
-    ]
+    rows = [row(sample, *capacity, expected) for sample, expected in zip((best, other), times, strict=True)]
     return why_row_not(*rows)
 
 

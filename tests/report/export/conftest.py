@@ -7,7 +7,7 @@ from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.records import store
 from zerobench.records.folder import write_whole
 from zerobench.records.records import Failure, MemoryCourse, MemoryCourses
-from zerobench.report.export.exported import ExportedTrial, exported_trials
+from zerobench.report.export.exported import ExportRow, exported_trials
 
 HOSTILE = 'a"b\\c\n# HELP x\nfake_metric{x="1"} 9\n\x1b[31m<script>{{7*7}}'
 """A model's name that ends a label, begins a metric, steers a terminal and is markup."""
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> store.Run:
 
 
 @pytest.fixture(scope="session")
-def exported(run: store.Run) -> list[ExportedTrial]:
+def exported(run: store.Run) -> list[ExportRow]:
     """Its trials, ready to be exported."""
     return list(exported_trials(run))
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import RUN_ID, completed_trial, sample_trials, spec, write_run
+from tests.tools.known import known
 from zerobench.records.store import load_run
 from zerobench.report.export import schema
 from zerobench.report.export.frames_document import json_document, json_rows
 from zerobench.report.export.run_frames import RunFrames, run_frames
+from zerobench.report.figures.capacity import device_need
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,13 @@ def test_bytes_are_whole_numbers_and_what_is_not_available_is_null(frames: RunFr
     assert isinstance(trials["zero1"]["device_peak_bytes"], int)
     assert trials["zero0 mb64"]["device_peak_bytes"] is None
     assert trials["zero0 mb64"]["peaks"] == []
+
+
+def test_a_trials_needs_are_those_that_its_fit_is_judged_by(frames: RunFrames) -> None:
+    trials = {trial["label"]: trial for trial in strict(json_document(frames))["trials"]}
+    need = known(device_need(next(trial for trial in sample_trials() if trial.spec.strategy == "zero1")))
+    assert trials["zero1"]["device_needed_bytes"] == need.total_bytes > trials["zero1"]["device_peak_bytes"]
+    assert trials["zero0 mb64"]["device_needed_bytes"] is None
 
 
 def test_rows_are_written_as_jsons_own_writer_would() -> None:

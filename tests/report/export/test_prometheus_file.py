@@ -10,14 +10,14 @@ from tests.report.export.conftest import HOSTILE
 from tests.tools.at_least_one import at_least_one
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Place
-from zerobench.report.export.exported import ExportedTrial
+from zerobench.report.export.exported import ExportRow
 from zerobench.report.export.prometheus_file import write_prometheus
 
 parser = pytest.importorskip("prometheus_client.parser")
 
 
 @pytest.fixture(scope="module")
-def families(exported: list[ExportedTrial], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def families(exported: list[ExportRow], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("prometheus") / "zerobench.prom"
     count = write_prometheus(exported, path)
     read = {family.name: family for family in parser.text_string_to_metric_families(path.read_text("utf-8"))}
@@ -25,11 +25,11 @@ def families(exported: list[ExportedTrial], tmp_path_factory: pytest.TempPathFac
     return read
 
 
-def samples(family: Any, trial: ExportedTrial) -> list[Any]:
-    return [sample for sample in family.samples if sample.labels["trial"] == trial.record.trial_id]
+def samples(family: Any, trial: ExportRow) -> list[Any]:
+    return [sample for sample in family.samples if sample.labels["trial"] == trial.trial.trial_id]
 
 
-def test_peaks_by_category_come_back_to_the_byte(families: dict[str, Any], exported: list[ExportedTrial]) -> None:
+def test_peaks_by_category_come_back_to_the_byte(families: dict[str, Any], exported: list[ExportRow]) -> None:
     found = samples(families["zerobench_device_peak_bytes"], exported[0])
     peak = exported[0].peaks[Place.DEVICE]
     assert {s.labels["category"]: s.value for s in found} == {str(c): size for c, size in peak.categories.items()}
@@ -45,7 +45,7 @@ def test_names_have_base_units_and_help_and_every_sample_says_its_evidence(famil
         assert all(sample.labels["evidence"] == "measured" for sample in family.samples)
 
 
-def test_speed_is_in_base_units(families: dict[str, Any], exported: list[ExportedTrial]) -> None:
+def test_speed_is_in_base_units(families: dict[str, Any], exported: list[ExportRow]) -> None:
     column = {figure.column: value for figure, value in exported[0].figures.items()}
     (flops,) = samples(families["zerobench_rank_flops_per_second"], exported[0])
     assert flops.value == pytest.approx(column["tflops_per_gpu"] * 1e12)
@@ -54,7 +54,7 @@ def test_speed_is_in_base_units(families: dict[str, Any], exported: list[Exporte
 
 
 def test_a_failed_and_a_skipped_trial_have_their_status_and_no_figures(
-    families: dict[str, Any], exported: list[ExportedTrial]
+    families: dict[str, Any], exported: list[ExportRow]
 ) -> None:
     status = families["zerobench_trial_status"]
     assert [samples(status, trial)[0].labels["status"] for trial in exported[2:4]] == [
@@ -64,13 +64,13 @@ def test_a_failed_and_a_skipped_trial_have_their_status_and_no_figures(
     assert samples(families["zerobench_step_time_seconds"], exported[2]) == []
 
 
-def test_settings_are_labels_of_the_info_metric(families: dict[str, Any], exported: list[ExportedTrial]) -> None:
+def test_settings_are_labels_of_the_info_metric(families: dict[str, Any], exported: list[ExportRow]) -> None:
     (info,) = samples(families["zerobench_trial_info"], exported[1])
     assert info.labels["ds_config_zero_optimization_reduce_bucket_size"] == "500000000"
     assert (info.labels["strategy"], info.labels["learning_rate"]) == ("zero2", "0.0003")
 
 
-def test_a_hostile_name_stays_one_label_value(families: dict[str, Any], exported: list[ExportedTrial]) -> None:
+def test_a_hostile_name_stays_one_label_value(families: dict[str, Any], exported: list[ExportRow]) -> None:
     (info,) = samples(families["zerobench_trial_info"], exported[4])
     assert info.labels["model"] == HOSTILE
     assert not [name for name in families if not name.startswith("zerobench_")]

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.report.export.conftest import HOSTILE
-from zerobench.report.export.exported import ExportedTrial
+from zerobench.report.export.exported import ExportRow
 from zerobench.report.export.wandb_runs import write_wandb
 
 pytest.importorskip("wandb")
 
 
 @pytest.fixture(scope="module")
-def folder(exported: list[ExportedTrial], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(exported: list[ExportRow], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("wandb")
     known = dict(os.environ)
     os.environ |= {"WANDB_MODE": "offline", "WANDB_CACHE_DIR": str(path), "WANDB_CONFIG_DIR": str(path)}
@@ -51,10 +51,10 @@ def runs(folder: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_config_curves_and_summary_come_back(folder: Path, exported: list[ExportedTrial]) -> None:
+def test_config_curves_and_summary_come_back(folder: Path, exported: list[ExportRow]) -> None:
     read, trial = runs(folder)["gpt2-345m/zero1"], exported[0]
     run = next(record.run for record in read if record.HasField("run"))
-    assert (run.project, run.run_group, run.display_name) == ("zerobench", trial.run_id, trial.label)
+    assert (run.project, run.run_group, run.display_name) == ("zerobench", trial.trial.run_id, trial.trial.label)
     assert list(run.tags) == ["measured", "completed"]
     losses = [
         json.loads(item.value_json)

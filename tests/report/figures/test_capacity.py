@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
-from tests.report.predicted_trial import asked, reserved, trial
-from tests.report.sample_run import GIB, SampleTrial
+from tests.report.predicted_trial import asked, reserved, row, trial
+from tests.report.sample_run import GIB
 from tests.tools.known import known
 from zerobench.app.search.formula import formula_trial
 from zerobench.common.vocabulary import Category, Phase, Status, StepKind
@@ -17,7 +17,6 @@ from zerobench.records.records import ContextMemory, Failure
 from zerobench.records.store import load_run
 from zerobench.records.trials import ended_trials
 from zerobench.report.explain.memory import peak_topic
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.figures.capacity import (
     cast_bytes,
     device_need,
@@ -34,10 +33,6 @@ DEVICE = {
 }
 CONTEXT = ContextMemory(before_bytes=None, context_bytes=GIB, collectives_bytes=2 * GIB)
 ALLOCATOR = [reserved(*FIRST_STEP, 11 * GIB), reserved(*STEADY, 15 * GIB)]
-
-
-def row(sample: SampleTrial, device_bytes: int, host_bytes: int | None = None) -> PlanRow:
-    return PlanRow("", sample, device_bytes, host_bytes, None)
 
 
 def test_a_device_needs_what_is_reserved_and_what_lies_outside_torch() -> None:

@@ -10,7 +10,7 @@ from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, 
 from tests.tools.known import known
 from zerobench.config.trial.trial import Precision
 from zerobench.records.records import Failure
-from zerobench.records.trials import TrialLosses
+from zerobench.records.trials import losses_alone
 from zerobench.report.figures.parity import TOLERANCES, ParityJudge, largest_difference
 
 SINGLE = completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2))
@@ -92,8 +92,8 @@ def test_every_precision_has_a_tolerance() -> None:
 
 def test_a_trial_stripped_to_its_losses_is_judged_the_same() -> None:
     trials = sample_trials()
-    whole, stripped = ParityJudge(trials), ParityJudge([TrialLosses.extract(trial) for trial in trials])
-    assert [whole.judge(trial) for trial in trials] == [stripped.judge(TrialLosses.extract(trial)) for trial in trials]
+    whole, stripped = ParityJudge(trials), ParityJudge([losses_alone(trial) for trial in trials])
+    assert [whole.judge(trial) for trial in trials] == [stripped.judge(losses_alone(trial)) for trial in trials]
 
 
 def test_compressed_gradients_have_a_distance_and_no_verdict() -> None:

@@ -19,9 +19,8 @@ from zerobench.estimate.time.bound import step_bound
 from zerobench.records.records import DeviceMemory, Failure, MemoryRow, NvmlDevice, NvmlSummary, PhaseMark, RankRecord
 from zerobench.report.export.rows import PARTS
 from zerobench.report.figures.batch_ramp import with_their_fixed
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.recovery import loss_distance, resumed
-from zerobench.report.figures.summary import summary_of
-from zerobench.report.figures.trial import trial_figures
 from zerobench.report.tables.model import lines_of
 
 ZERO2 = completed_trial(spec("zero2"), alloc_retries=3)
@@ -182,7 +181,7 @@ def test_notes_are_the_trials_the_ranks_and_each_departure_once() -> None:
 
 def test_the_capacity_is_what_cuda_hands_out_on_the_smallest_device_of_the_trial() -> None:
     seen = ZERO2.with_ranks(device_capacity_bytes=79 * GIB).with_rank(5, device_capacity_bytes=39 * GIB)
-    assert summary_of(seen).capacity_bytes == 39 * GIB
+    assert trial_figures(seen).capacity_bytes == 39 * GIB
 
 
 def test_the_capacity_of_an_older_record_is_the_smallest_nvml_total_less_what_the_driver_keeps_of_it() -> None:
@@ -194,21 +193,21 @@ def test_the_capacity_of_an_older_record_is_the_smallest_nvml_total_less_what_th
     gpu = known(find_gpu(GPU))
     kept = known(gpu.usable_memory_bytes) / known(gpu.memory_bytes)
     assert round(kept, 4) == 0.9942
-    assert summary_of(made).capacity_bytes == int(40 * GIB * kept)
+    assert trial_figures(made).capacity_bytes == int(40 * GIB * kept)
     unknown = [device.model_copy(update={"name": "Some GPU"}) for device in devices]
     made = ZERO2.with_record(nvml=[node.model_copy(update={"devices": unknown})])
-    assert summary_of(made).capacity_bytes == 40 * GIB
+    assert trial_figures(made).capacity_bytes == 40 * GIB
     unseen = NvmlSummary(hostname="node-1", available=False, reason="no driver")
-    assert summary_of(ZERO2.with_record(nvml=[unseen])).capacity_bytes is None
+    assert trial_figures(ZERO2.with_record(nvml=[unseen])).capacity_bytes is None
 
 
 def test_a_measured_trial_is_of_the_gpu_that_it_ran_on_and_a_predicted_one_of_the_gpu_that_was_asked() -> None:
-    measured = summary_of(ZERO2)
+    measured = trial_figures(ZERO2)
     assert (measured.device_name, measured.gpu) == (GPU, "H100 SXM")
-    assert summary_of(on_cpu(ZERO2)).gpu is None
-    failed = summary_of(failed_trial(spec("zero0"), Failure(message="it failed")))
+    assert trial_figures(on_cpu(ZERO2)).gpu is None
+    failed = trial_figures(failed_trial(spec("zero0"), Failure(message="it failed")))
     assert (failed.device_name, failed.gpu, failed.capacity_bytes) == (None, None, None)
-    predicted = summary_of(trial(asked("zero1", prediction={"gpu": "A100 SXM 80GB"})))
+    predicted = trial_figures(trial(asked("zero1", prediction={"gpu": "A100 SXM 80GB"})))
     assert predicted.gpu == "A100 SXM 80GB"
     catalogued = known(find_gpu("A100 SXM 80GB"))
     assert predicted.capacity_bytes == catalogued.capacity_bytes
@@ -223,15 +222,15 @@ def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:
     rate = read_rate("host bandwidth", HOST_BANDWIDTH)
     bound = known(step_bound(made, gpu, Cluster(gpu, 1, 8, host_memory_bytes_per_s=rate).links))
     assert bound.is_whole
-    assert summary_of(made).predicted_step.bound_s == bound.step_s
-    assert summary_of(ZERO2).predicted_step.bound_s is None
+    assert trial_figures(made).step_bound_s == bound.step_s
+    assert trial_figures(ZERO2).step_bound_s is None
     ended = made.with_record(status=Status.CRASH)
-    assert summary_of(ended).predicted_step.bound_s is None
+    assert trial_figures(ended).step_bound_s is None
 
 
 def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
     without_flops = trial(asked(), {(StepKind.STEADY, Phase.STEP): {Category.PARAMETERS: GIB}})
-    assert summary_of(without_flops).predicted_step.bound_s is None
+    assert trial_figures(without_flops).step_bound_s is None
     sent = [collective("all_reduce", Phase.BACKWARD, GIB)]
     unknown_drive = asked("zero3", offload_optimizer="nvme", nvme_path="/nvme")
     made = trial(unknown_drive, {}, flops={Phase.FORWARD: 10**15, Phase.BACKWARD: 2 * 10**15}, collectives=sent)
@@ -239,31 +238,31 @@ def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
     bound = known(step_bound(made, gpu, Cluster(gpu, 1, 8).links))
     assert not bound.is_whole
     assert bound.step_s is not None
-    assert summary_of(made).predicted_step.bound_s is None
+    assert trial_figures(made).step_bound_s is None
 
 
 def test_of_ranks_on_unlike_devices_the_first_one_says_the_gpu() -> None:
     mixed = ZERO2.with_rank(0, device_name="a device that no catalogue has")
-    assert summary_of(mixed).gpu is None
-    assert summary_of(ZERO2.with_rank(1, device_name="NVIDIA H200")).gpu == "H100 SXM"
+    assert trial_figures(mixed).gpu is None
+    assert trial_figures(ZERO2.with_rank(1, device_name="NVIDIA H200")).gpu == "H100 SXM"
 
 
 def test_the_summary_has_when_it_ran_and_the_rule_that_skipped_it() -> None:
-    found = summary_of(ZERO2.with_record(rule="a_rule"))
+    found = trial_figures(ZERO2.with_record(rule="a_rule"))
     record = ZERO2.record
     assert (found.started_at_s, found.ended_at_s, found.rule) == (record.started_at_s, record.ended_at_s, "a_rule")
     assert found.void  # its allocator had to try again
-    assert not summary_of(completed_trial(spec("zero2"))).void
+    assert not trial_figures(completed_trial(spec("zero2"))).void
 
 
 def test_settings_are_what_the_sweep_says_to_deepspeed_in_order_and_how_the_batch_grows() -> None:
     keys = {"zero_optimization.reduce_bucket_size": 500_000_000, "zero_optimization.overlap_comm": True}
     grown = spec("zero2", ds_config=keys, batch_ramp=RAMP)
-    told = summary_of(completed_trial(grown)).settings
+    told = trial_figures(completed_trial(grown)).settings
     assert told == f"overlap_comm=true reduce_bucket_size=5e8 ramp={grown.batch_ramp}"
-    assert summary_of(ZERO2).settings == ""
+    assert trial_figures(ZERO2).settings == ""
     drive = {"nvme_path": "/nvme", "offload_optimizer": "nvme", "ds_config_file": "mine.json"}
-    told = summary_of(completed_trial(spec("zero3", **drive))).settings
+    told = trial_figures(completed_trial(spec("zero3", **drive))).settings
     assert told == "mine.json nvme=/nvme"
 
 

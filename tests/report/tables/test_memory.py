@@ -6,7 +6,7 @@ from tests.report.sample_run import GIB, SampleTrial, completed_trial, spec
 from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.config.derived.roles import Role
 from zerobench.records.records import RankRecord
-from zerobench.report.figures.trial import trial_figures
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.tables.memory import device_table, over_ranks_table
 
 LARGE = 70 * GIB

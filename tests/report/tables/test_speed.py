@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, spec
-from zerobench.report.figures.trial import trial_figures
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.tables.speed import speed_table
 
 

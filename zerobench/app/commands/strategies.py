@@ -21,7 +21,7 @@ def strategies(
     ] = False,
 ) -> Answer:
     """List strategies and optimizers, and which can run here."""
-    from zerobench.app.terminal.strategies import plain_values, brief, listing
+    from zerobench.app.terminal.strategies import brief, listing, plain_values
     from zerobench.launch.machine.this_machine import detect_machine
     from zerobench.report.documents.terminal import screen_width
 

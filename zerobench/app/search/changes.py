@@ -26,10 +26,10 @@ from zerobench.launch.run.observer import Observer
 from zerobench.records.folder import write_whole
 from zerobench.records.store import load_run
 from zerobench.records.trials import Trial, ended_trials, is_whole
-from zerobench.report.documents.view import plan_row
 from zerobench.report.explain.changes import MOST, ChangeOutcome, share_slower
 from zerobench.report.explain.remedies import Remedy
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.make import trial_figures
+from zerobench.report.figures.trial import TrialFigures
 
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
 _AS_LARGE = 0.95
@@ -46,7 +46,7 @@ class ChangePredictions:
     """What the trial itself needs, and each change of it."""
 
     run: Path
-    unchanged: PlanRow | None
+    unchanged: TrialFigures | None
     """None where it could not be predicted."""
     changes: Sequence[ChangeOutcome]
 
@@ -107,14 +107,14 @@ def predict_changes(
 def _by_holder(work: TrialSpec, remedies: Sequence[Remedy]) -> Iterator[ChangedSpec]:
     """Yield the remedies that leave the tokens of a step as they are: others are another training."""
     for remedy in remedies:
-        made = obeyed_only(remedy.applied(work))
+        made = drop_refused_keys(remedy.applied(work))
         if made.global_batch_tokens == work.global_batch_tokens:
             yield (remedy.setting,), made
 
 
 def _predicted(
     wanted: Sequence[ChangedSpec], cluster: Cluster, reports: Path, observer: Observer
-) -> tuple[Path, dict[ChangeNames, PlanRow | None]]:
+) -> tuple[Path, dict[ChangeNames, TrialFigures | None]]:
     """A row for each that could be tried; None of one that failed."""
     asked = {"steps": STEPS, "repeat": 0, "checkpoint": None}
     specs = [predicted(spec.model_copy(update=asked), cluster) for _, spec in wanted]
@@ -193,20 +193,20 @@ def _as_config(trial: TrialSpec, user_config: Mapping[str, Any] | None) -> dict[
     }
 
 
-def _rows(path: Path, planned: Sequence[PlannedTrial], cluster: Cluster) -> dict[str, PlanRow]:
+def _rows(path: Path, planned: Sequence[PlannedTrial], cluster: Cluster) -> dict[str, TrialFigures]:
     """The figures of the trials that could be predicted, by their ids."""
     known = {item.trial.trial_id for item in planned}
     whole = (trial for trial in ended_trials(load_run(path)) if trial.trial_id in known and is_whole(trial))
-    return {trial.trial_id: plan_row(trial, trial.trial_id, cluster) for trial in whole}
+    return {trial.trial_id: trial_figures(trial, trial.trial_id, cluster) for trial in whole}
 
 
-def _changed(says: ChangeNames, row: PlanRow | None, usual_s: float | None) -> ChangeOutcome:
+def _changed(says: ChangeNames, row: TrialFigures | None, usual_s: float | None) -> ChangeOutcome:
     if row is None:
         return ChangeOutcome(says, fits=False, needed_bytes=None)
-    host = row.host.needed_bytes if row.offloads else None
+    host = row.host.needed_bytes if row.offloads() else None
     slower = None if UNLOCKED in says else share_slower(_step_s(row), usual_s)
     return ChangeOutcome(says, row.fits, row.device.needed_bytes, host, slower)
 
 
-def _step_s(row: PlanRow | None) -> float | None:
+def _step_s(row: TrialFigures | None) -> float | None:
     return None if row is None or row.expected is None else row.expected.step_s

@@ -6,19 +6,19 @@ from zerobench.config.derived.cluster import Cluster
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.estimate.memory.record import formula_record
 from zerobench.launch.run.trial_record import trial_record
-from zerobench.records.trials import UnsavedTrial
-from zerobench.report.documents.view import plan_row
-from zerobench.report.explain.rows import PlanRow
+from zerobench.records.trials import PlainTrial
+from zerobench.report.figures.make import trial_figures
+from zerobench.report.figures.trial import TrialFigures
 
 
-def formula_trial(trial: TrialSpec, *, plays_allocator: bool = False) -> UnsavedTrial:
+def formula_trial(trial: TrialSpec, *, plays_allocator: bool = False) -> PlainTrial:
     """`trial` and what its ranks hold by formula. Raises UserError: no closed form is known of such work."""
     asked = trial.model_copy(update={"evidence": Evidence.FORMULA})
     rank = formula_record(asked, plays_allocator=plays_allocator)
-    return UnsavedTrial(asked, trial_record(asked, "formula", (Status.COMPLETED, None), 1), (rank,))
+    return PlainTrial(asked, trial_record(asked, "formula", (Status.COMPLETED, None), 1), (rank,))
 
 
-def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = False) -> PlanRow | None:
+def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = False) -> TrialFigures | None:
     """`trial` on the cluster by formula; None where no closed form is known of such work.
 
     Playing the allocator, as the formula world does, takes up to 0.15 s more.
@@ -27,4 +27,4 @@ def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = F
         asked = formula_trial(trial, plays_allocator=plays_allocator)
     except UserError:
         return None
-    return plan_row(asked, trial.strategy, cluster)
+    return trial_figures(asked, trial.strategy, cluster)

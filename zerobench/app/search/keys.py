@@ -15,7 +15,7 @@ from zerobench.common.units import counted
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.varied import key_changes
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 Keys = Mapping[str, Any]
 
@@ -25,8 +25,8 @@ class _Variant:
     """The fastest with other keys, by formula and as it was replayed."""
 
     keys: Keys
-    by_formula: PlanRow
-    row: PlanRow | None
+    by_formula: TrialFigures
+    row: TrialFigures | None
     """None where its trial failed."""
 
     def gains(self, base_s: float) -> bool:
@@ -39,17 +39,17 @@ def refine(cells: Sequence[Cell], cluster: Cluster, make: Try, say: Say) -> int:
     that took, none where its trial left no order.
     """
     best = fastest(cell.best for cell in cells)
-    if best is None or not best.is_replayed or not (changes := key_changes(best.trial.spec)):
+    if best is None or not best.is_replayed or not (changes := key_changes(best.spec)):
         return 0
     cell, by_formula = next(
         (cell, cell.by_formula[key]) for cell in cells for key, row in cell.tried.items() if row is best
     )
 
     def replayed(asked: Sequence[Keys]) -> list[_Variant]:
-        known = [(keys, row) for keys in asked if (row := formula_row(_with(by_formula.trial.spec, keys), cluster))]
+        known = [(keys, row) for keys in asked if (row := formula_row(_with(by_formula.spec, keys), cluster))]
         say(f"DeepSpeed keys of the fastest: {counted(len(known), 'variant')}")
-        rows = {row.trial.spec.config_hash: row for row in make([row for _, row in known])}
-        return [_Variant(keys, row, rows.get(row.trial.spec.config_hash)) for keys, row in known]
+        rows = {row.spec.config_hash: row for row in make([row for _, row in known])}
+        return [_Variant(keys, row, rows.get(row.spec.config_hash)) for keys, row in known]
 
     variants = replayed(changes)
     together = _together(variants, step_s(best))

@@ -26,8 +26,8 @@ from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import run_sweep
 from zerobench.records.store import load_run
 from zerobench.records.trials import Trial, ended_trials
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.figures.speed import Speed, speed_of
+from zerobench.report.figures.trial import TrialFigures
 
 STEPS = StepsSpec(warmup=2, timed=5, memory=1)
 
@@ -36,7 +36,7 @@ STEPS = StepsSpec(warmup=2, timed=5, memory=1)
 class MeasuredRow:
     """One of the best few, as it was predicted and what became of it."""
 
-    row: PlanRow
+    row: TrialFigures
     trial: Trial | None
     """None where it cannot run here."""
     skipped: str | None = None
@@ -78,7 +78,7 @@ class MeasuredBest:
     rows: Sequence[MeasuredRow]
 
     @property
-    def best(self) -> PlanRow | None:
+    def best(self) -> TrialFigures | None:
         """The one whose steps were the shortest."""
         timed = [(row.speed.step_time_s_median, at) for at, row in enumerate(self.rows) if row.speed is not None]
         return self.rows[min(timed)[1]].row if timed else None
@@ -107,9 +107,9 @@ def measure_best(search: SearchOutcome, most: int, machine: Machine, reports: Pa
     return measure(rows, machine, reports, observer)
 
 
-def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
+def measure(rows: Sequence[TrialFigures], machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
     """Run all of `rows`, in one run under `reports`. Raises UserError: none can run here."""
-    planned = [_here(row.trial.spec, machine) for row in rows]
+    planned = [_here(row.spec, machine) for row in rows]
     if all(item.skipped for item in planned):
         whys = [item.skipped.reason for item in planned if item.skipped] or ["none of the variants fits with room"]
         raise UserError(f"--measure: {whys[0]}")

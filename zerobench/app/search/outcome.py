@@ -19,7 +19,7 @@ from zerobench.records.folder import RunFolder
 from zerobench.report.documents.view import read_plan
 from zerobench.report.explain.decided import Decided, Relief, decided, decision, named_in_run
 from zerobench.report.explain.decision import Decision, keep
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 _PLAYED = {Evidence.EMULATED: "tried on an emulated GPU", Evidence.SIMULATED: "simulated"}
 
@@ -39,7 +39,7 @@ class Outcome:
         return self.result.folder.path
 
     @property
-    def best(self) -> PlanRow | None:
+    def best(self) -> TrialFigures | None:
         """The recommended row; None where nothing fits with room."""
         return self.decided.best
 
@@ -90,7 +90,7 @@ def _searched(plan: Plan, reports: Path, observer: Observer) -> Outcome:
         else:
             found, relief = relieve(plan, rounds, observer.note)
             relief = replace(relief, was_tight=any(row.fits for row in rows))
-            rows += [row for row in found if row.trial.spec.config_hash not in search.tried_hashes]
+            rows += [row for row in found if row.spec.config_hash not in search.tried_hashes]
     path = search.result.folder.path
     variants = counted(search.num_variants, "variant")
     played = _PLAYED.get(plan.world.evidence, "in the table")

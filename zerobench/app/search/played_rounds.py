@@ -14,8 +14,8 @@ from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import RunResult
 from zerobench.records.store import load_run
 from zerobench.records.trials import ended_trials, is_whole
-from zerobench.report.documents.view import plan_row
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.make import trial_figures
+from zerobench.report.figures.trial import TrialFigures
 
 MICRO_BATCHES_PLAYED = 3
 """Of a step, in a trial: the first one makes gradients, the second adds to them, the last hands them on; all others are
@@ -37,11 +37,11 @@ class Rounds:
             skipped = [item.model_copy(update={"trial": varied.smallest(item.trial)}) for item in skipped]
         self._planned = skipped
 
-    def make(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
+    def make(self, variants: Sequence[TrialFigures]) -> Sequence[TrialFigures]:
         """The rows of `variants`, which are by formula, as the plan's world has them; without those that failed."""
-        return self.play([row.trial.spec for row in variants])
+        return self.play([row.spec for row in variants])
 
-    def play(self, specs: Sequence[TrialSpec]) -> Sequence[PlanRow]:
+    def play(self, specs: Sequence[TrialSpec]) -> Sequence[TrialFigures]:
         """The rows of `specs`, without those that failed; what the run has already is not played again."""
         world = self._plan.world.evidence
         there = {item.trial.config_hash for item in self._planned if item.skipped is None}
@@ -60,7 +60,7 @@ class Rounds:
             other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
             raise UserError(f"no trial of {result.folder.path} completed; see its records{other}")
         made = [trials[spec.config_hash] for spec in specs if spec.config_hash in trials]
-        return [plan_row(trial, trial.spec.strategy, self._plan.cluster) for trial in made]
+        return [trial_figures(trial, trial.spec.strategy, self._plan.cluster) for trial in made]
 
     def _run(self, more: Sequence[PlannedTrial]) -> RunResult:
         if self._asked is None:

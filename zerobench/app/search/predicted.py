@@ -15,9 +15,9 @@ from zerobench.config.sweep.plan import document
 from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import RunResult
 from zerobench.records.trials import Trial
-from zerobench.report.documents.view import plan_row
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.figures.fit import ROOM
+from zerobench.report.figures.make import trial_figures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.plan_frontier import FrontierRow
 from zerobench.report.words.labels import labels
 
@@ -55,5 +55,5 @@ def frontier_rows(plan: Plan, answered: Answer) -> list[FrontierRow]:
     ]
 
 
-def _row(plan: Plan, trial: Trial) -> PlanRow:
-    return plan_row(trial, trial.spec.strategy, plan.cluster)
+def _row(plan: Plan, trial: Trial) -> TrialFigures:
+    return trial_figures(trial, trial.spec.strategy, plan.cluster)

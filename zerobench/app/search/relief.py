@@ -17,8 +17,9 @@ from zerobench.config.derived.varied import SELECTIVE, Variations
 from zerobench.config.sweep.plan import offloaded
 from zerobench.config.trial.recomputation import Checkpointing
 from zerobench.config.trial.trial import TrialSpec
+from zerobench.report.explain.choice import decide
 from zerobench.report.explain.decided import Relief
-from zerobench.report.explain.rows import PlanRow, recommended
+from zerobench.report.figures.trial import TrialFigures
 
 _WIDTH = 4
 """Trials of a round."""
@@ -51,12 +52,12 @@ class _Request:
         return tuple(kind for kind, is_changed in kinds.items() if is_changed)
 
 
-def relieve(plan: Plan, rounds: Rounds, say: Say) -> tuple[list[PlanRow], Relief]:
+def relieve(plan: Plan, rounds: Rounds, say: Say) -> tuple[list[TrialFigures], Relief]:
     """Try to make something fit, in the run of `rounds`; the rows that were tried, and what they came to."""
     request = _Request.of(plan)
     trials = list(_with_offload(request.trials))
     say("nothing fits as asked: trying activation checkpointing, smaller micro batches, offload")
-    rows: dict[str, PlanRow] = {}
+    rows: dict[str, TrialFigures] = {}
     changes = _changes(request, trials)
     for sets_keys in (False, True):
         cells = [cell for trial in trials for cell in _cells(plan, request, trial, sets_keys=sets_keys)]
@@ -71,7 +72,7 @@ def relieve(plan: Plan, rounds: Rounds, say: Say) -> tuple[list[PlanRow], Relief
             rows |= _without_formulas(plan, request, trials, rounds)
         if any(row.has_room for row in rows.values()):
             break
-    found = [row for row in rows.values() if request.changes(row.trial.spec)]
+    found = [row for row in rows.values() if request.changes(row.spec)]
     return found, _relief(request, changes, found)
 
 
@@ -102,13 +103,15 @@ def _variations(plan: Plan, request: _Request, trial: TrialSpec, *, sets_keys: b
     return Variations(sizes, sequences, (True,) if whole else SELECTIVE, sets_keys=sets_keys)
 
 
-def _without_formulas(plan: Plan, request: _Request, trials: Sequence[TrialSpec], rounds: Rounds) -> dict[str, PlanRow]:
+def _without_formulas(
+    plan: Plan, request: _Request, trials: Sequence[TrialSpec], rounds: Rounds
+) -> dict[str, TrialFigures]:
     """Play what saves most of work without a closed form: whole checkpointing, then the smallest batch too."""
-    rows: dict[str, PlanRow] = {}
+    rows: dict[str, TrialFigures] = {}
     for at in (-1, 0):
         families = [list(_variations(plan, request, trial, sets_keys=False).families(trial))[-1] for trial in trials]
         made = rounds.play([family[at] for family in families])
-        rows |= {row.trial.spec.config_hash: row for row in made}
+        rows |= {row.spec.config_hash: row for row in made}
         if any(row.has_room for row in made):
             break
     return rows
@@ -124,13 +127,13 @@ def _changes(request: _Request, trials: Sequence[TrialSpec]) -> list[str]:
     return changes
 
 
-def _relief(request: _Request, tried: Sequence[str], rows: Sequence[PlanRow]) -> Relief:
+def _relief(request: _Request, tried: Sequence[str], rows: Sequence[TrialFigures]) -> Relief:
     """Changes that were tried, and those that the choice needs if one made something fit."""
     *others, last = tried
     words = f"{', '.join(others)} and {last}" if others else last
-    choice = recommended(rows)
+    choice = decide(rows)
     if choice is None:
         return Relief(words)
-    needed = request.changes(choice.best.trial.spec)
-    alike = [row for row in rows if row.has_room and request.changes(row.trial.spec) == needed]
+    needed = request.changes(choice.best.spec)
+    alike = [row for row in rows if row.has_room and request.changes(row.spec) == needed]
     return Relief(words, " and ".join(needed), len(alike))

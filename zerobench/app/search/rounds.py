@@ -13,7 +13,7 @@ from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.runner import RunResult
 from zerobench.records.store import load_run
-from zerobench.records.trials import LazyTrial, Trial, completed, ended_trials, is_whole
+from zerobench.records.trials import Trial, completed, ended_trials, is_whole
 from zerobench.report.figures.run.run_frontier import ran_out
 
 WITHIN = 0.01
@@ -55,12 +55,12 @@ class Answer:
 
     frontiers: dict[str, Frontier] = field(default_factory=dict)
     """By cell, without those that were given up."""
-    trials: dict[tuple[str, int], LazyTrial] = field(default_factory=dict)
+    trials: dict[tuple[str, int], Trial] = field(default_factory=dict)
     """All that were tried, by cell and step."""
     given_up: dict[str, str] = field(default_factory=dict)
     """Cells whose search got no answer, with the reason."""
 
-    def trial(self, name: str, at: Try | None) -> LazyTrial | None:
+    def trial(self, name: str, at: Try | None) -> Trial | None:
         """The trial of a cell at a value; None without one."""
         return None if at is None else self.trials[name, at.value]
 

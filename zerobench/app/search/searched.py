@@ -14,7 +14,7 @@ from zerobench.config.derived.varied import FINE_RATIOS, Variations
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import RunResult
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 WIDTH = 4
 """Trials of a round of `tune`: what two cores predict in ten seconds."""
@@ -37,12 +37,12 @@ class SearchOutcome:
         return sum(len(cell.tried) + len(cell.failed) for cell in self.cells)
 
     @property
-    def rows(self) -> list[PlanRow]:
+    def rows(self) -> list[TrialFigures]:
         """Of each cell that was tried the best."""
         return [row for cell in self.cells if (row := cell.shown) is not None]
 
     @property
-    def best(self) -> PlanRow | None:
+    def best(self) -> TrialFigures | None:
         """The fastest of all, the simplest of those that are as fast."""
         return fastest(cell.best for cell in self.cells)
 
@@ -51,7 +51,7 @@ class SearchOutcome:
         """The config_hash of each that was tried."""
         return {key for cell in self.cells for key in cell.tried}
 
-    def document(self, chosen: PlanRow | None) -> dict[str, Any]:
+    def document(self, chosen: TrialFigures | None) -> dict[str, Any]:
         """The evidence as JSON: the decision, all that was tried, how it was searched; bytes and seconds."""
         tried = [figures(row) for cell in self.cells for row in cell.tried.values()]
         return {
@@ -75,11 +75,11 @@ _VARIED = (
 )
 
 
-def figures(row: PlanRow) -> dict[str, Any]:
+def figures(row: TrialFigures) -> dict[str, Any]:
     """What was asked of a variant and what it came to, as JSON; bytes and seconds."""
     expected = row.expected
-    return row.trial.spec.model_dump(mode="json", include=set(_VARIED)) | {
-        "evidence": row.evidence.value,
+    return row.spec.model_dump(mode="json", include=set(_VARIED)) | {
+        "evidence": row.spec.evidence.value,
         "needed_bytes": row.device.needed_bytes,
         "capacity_bytes": row.device.capacity_bytes,
         "host_needed_bytes": row.host.needed_bytes,

@@ -10,7 +10,7 @@ from zerobench.estimate.time.predicted_speed import WORK, work_of
 from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.options import Kind
 from zerobench.report.explain.changes import share_slower
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.figures.trial import TrialFigures
 
 _NUMBERS = {
     "micro_batch_size": ("train_micro_batch_size_per_gpu", Kind.BATCH),
@@ -32,7 +32,7 @@ def tried_slower(trial: TrialSpec, before: Draft, after: Draft, cluster: Cluster
     )
 
 
-def script_row(trial: TrialSpec, cluster: Cluster) -> PlanRow | None:
+def script_row(trial: TrialSpec, cluster: Cluster) -> TrialFigures | None:
     """A script's work, as its tracker saw it, by closed forms; None where too little of it is known."""
     now = _seen(trial, cluster)
     return None if now is None else formula_row(now, cluster)

@@ -25,11 +25,11 @@ from zerobench.records.trials import Trial, ended_trials
 from zerobench.records.verdict import RunVerdict, TriedChange
 from zerobench.report.documents.terminal import in_width
 from zerobench.report.explain.changes import slower_text
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.explain.topic import phase_words
 from zerobench.report.figures.capacity import reserved_words, when_needed
 from zerobench.report.figures.software import logits_notes, predicted_with, releases
 from zerobench.report.figures.standing import host_standing_lines, standing_lines
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.figures.verdict import CHANGES, change_line
 from zerobench.report.tables.plan_answer import expected_speed
 
@@ -291,13 +291,13 @@ def _speed(made: Emulation) -> Iterator[str]:
     yield f"{what}: {expected_speed(row, row.expected)}, by formula"
 
 
-def _why_no_time(made: Emulation, row: PlanRow | None) -> str:
+def _why_no_time(made: Emulation, row: TrialFigures | None) -> str:
     if row is not None:
         return why_no_time(row.trial, made.request.cluster.gpu, made.request.cluster.links)
     return why_no_work(made.trial)
 
 
-def _row(made: Emulation) -> PlanRow | None:
+def _row(made: Emulation) -> TrialFigures | None:
     """What is expected of the script's step on such GPUs."""
     return None if made.trial is None else script_row(made.trial, made.request.cluster)
 

@@ -75,7 +75,10 @@ def explain(run: str, options: ExplainRequest, log: PlanRequest) -> Answer:
         return _answer(topics, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    topics = [*([] if second else _stderr_topics(base, trial)), *topics_of(base, trial, second, estimates=ClosedForms())]
+    topics = [
+        *([] if second else _stderr_topics(base, trial)),
+        *topics_of(base, trial, second, estimates=ClosedForms()),
+    ]
     if what_if is not None:
         topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
     named = find_trial(trial, named_trials(base)).trial

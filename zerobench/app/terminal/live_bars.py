@@ -11,8 +11,7 @@ from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Place
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.records import store
-from zerobench.records.trials import LazyTrial
-from zerobench.report.figures.trial import trial_figures
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.words import palette
 from zerobench.report.words.column_units import show_whole
 
@@ -41,17 +40,17 @@ class EndedTrial:
 
 def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
     """Read a finished trial for the screen; None if its records cannot be read, which the report explains."""
-    trial = LazyTrial(run, trial_id)
+    trial = store.Trial(run, trial_id)
     try:
         figures = trial_figures(trial)
     except (UserError, OSError):
         return None
-    summary, peak = figures.summary, figures.peak(Place.DEVICE)
-    if not summary.is_whole or peak is None:
-        return EndedTrial(trial.spec, (), summary.status.words)
-    speed = f"  {show_whole(summary.tokens_per_s)} tokens/s" if summary.tokens_per_s else ""
+    peak = figures.peak(Place.DEVICE)
+    if not figures.is_whole or peak is None:
+        return EndedTrial(trial.spec, (), figures.status.words)
+    speed = f"  {show_whole(figures.tokens_per_s)} tokens/s" if figures.tokens_per_s else ""
     groups = [(group, size) for group in palette.CATEGORY_COLOURS if (size := peak.group_bytes(group) or 0) > 0]
-    return EndedTrial(trial.spec, groups, f"{format_bytes(peak.total_bytes)}{speed}", summary.capacity_bytes)
+    return EndedTrial(trial.spec, groups, f"{format_bytes(peak.total_bytes)}{speed}", figures.capacity_bytes)
 
 
 def bars(trials: Sequence[EndedTrial], names: Sequence[str], width: int) -> Table:

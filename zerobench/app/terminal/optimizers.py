@@ -10,7 +10,12 @@ from zerobench.report.explain.topic import Topic, says
 def optimizer_values(name: str | None = None) -> list[dict[str, Any]]:
     """Facts of the optimizer `name`, or of each, as plain values."""
     return [
-        {"optimizer": info.name, "title": info.title, "state_bytes": info.state_bytes, "facts": dict(_optimizer_facts(info))}
+        {
+            "optimizer": info.name,
+            "title": info.title,
+            "state_bytes": info.state_bytes,
+            "facts": dict(_optimizer_facts(info)),
+        }
         for info in OPTIMIZERS.values()
         if name in {None, info.name}
     ]

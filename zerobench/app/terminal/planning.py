@@ -35,8 +35,8 @@ from zerobench.records.store import STAMP
 from zerobench.report.documents.document import configuration_values, decision_values, plan_document
 from zerobench.report.documents.terminal import Console, print_parts, screen_width
 from zerobench.report.documents.view import PlanView, plan_view
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.figures.software import releases
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_answer import shortened
@@ -123,18 +123,18 @@ def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, deta
     print_parts([head, table], console)
 
 
-def _height(part: Part | Table[PlanRow], console: Console) -> int:
+def _height(part: Part | Table[TrialFigures], console: Console) -> int:
     """Lines that it takes there."""
     text = io.StringIO()
     print_parts([part], Console(file=text, width=console.width))
     return text.getvalue().count("\n")
 
 
-def _next(best: PlanRow | None, written: Path | None, request: PlanRequest) -> list[str]:
+def _next(best: TrialFigures | None, written: Path | None, request: PlanRequest) -> list[str]:
     """Next steps: the command or call that uses the configuration, and the line of code it needs."""
     if best is None:
         return []
-    spec, lines = best.trial.spec, []
+    spec, lines = best.spec, []
     if written is not None and request.write_for:
         arguments = [*training_arguments(spec).split(", "), f'deepspeed="{written}"']
         lines += _call_in_width("Next: ", "TrainingArguments", arguments)
@@ -196,9 +196,9 @@ def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:
     }
 
 
-def _written(result: RunResult, best: PlanRow, request: PlanRequest) -> Path | None:
+def _written(result: RunResult, best: TrialFigures, request: PlanRequest) -> Path | None:
     """Write the recommended configuration for DeepSpeed to `--write`, else into the run's folder; return its path."""
-    spec = best.trial.spec
+    spec = best.spec
     if spec.zero_stage is None:
         return None
     path = request.write or shortest(result.folder.path / "ds_config.json")
@@ -208,11 +208,11 @@ def _written(result: RunResult, best: PlanRow, request: PlanRequest) -> Path | N
     return path
 
 
-def _written_lines(best: PlanRow | None, request: PlanRequest) -> Iterator[str]:
+def _written_lines(best: TrialFigures | None, request: PlanRequest) -> Iterator[str]:
     """Confirm what `--write` wrote, and name the setting still to be filled in."""
-    if best is None or best.trial.spec.zero_stage is None or request.write is None:
+    if best is None or best.spec.zero_stage is None or request.write is None:
         return
-    spec = best.trial.spec
+    spec = best.spec
     yield f"written: {request.write}, the configuration of {best.label}"
     if Offload.NVME in spec.offloaded_to:
         yield "set its nvme_path to a folder on your NVMe drive"

@@ -23,7 +23,7 @@ from zerobench.config.derived.batch import micro_batches_of_share
 from zerobench.config.derived.flops import model_flops_per_token
 from zerobench.config.derived.host_memory import element_bytes
 from zerobench.config.derived.megatron import tensor_moves
-from zerobench.config.derived.pipeline import is_last_stage, own_blocks, pipeline_refusal, why_not_divided
+from zerobench.config.derived.pipeline import is_last_stage, own_blocks, pipeline_refusal
 from zerobench.config.derived.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.config.derived.strategy import STRATEGIES, strategy_info
 from zerobench.config.derived.tensor_parallel import tensor_parallel_refusal
@@ -45,8 +45,7 @@ from zerobench.config.rules.adapter_rules import formula_refusal, frozen_words
 from zerobench.config.trial.adapter import base_of, codes_bytes, lora_of
 from zerobench.config.trial.backward import Weight, uses
 from zerobench.config.trial.model import ModelSpec
-from zerobench.config.trial.optimizers import OPTIMIZERS, plain_optimizer, without_deepspeed
-from zerobench.config.trial.recomputation import recomputed_blocks
+from zerobench.config.trial.optimizers import OPTIMIZERS, plain_optimizer
 from zerobench.config.trial.trial import Evidence, Offload, TrialSpec
 from zerobench.estimate.memory.allocator import allocator_rows
 from zerobench.estimate.memory.backward_memory import backward_memory_of, in_blocks

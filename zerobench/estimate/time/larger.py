@@ -7,7 +7,7 @@ from zerobench.common.vocabulary import Phase
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.estimate.time.trace import unpack
 from zerobench.records.records import RankRecord
-from zerobench.records.trials import Trial, UnsavedTrial
+from zerobench.records.trials import PlainTrial, Trial
 
 
 def of_more_tokens(trial: Trial, times: int) -> Trial:
@@ -22,7 +22,7 @@ def of_more_tokens(trial: Trial, times: int) -> Trial:
     tokens = spec.micro_batch_size * spec.sequence_length
     ranks = tuple(_rank(rank, tokens, times, sends_tokens=sends_tokens) for rank in trial.ranks)
     larger = spec.model_copy(update={"micro_batch_size": times * spec.micro_batch_size})
-    return UnsavedTrial(larger, trial.record, ranks)
+    return PlainTrial(larger, trial.record, ranks)
 
 
 def _rank(rank: RankRecord, tokens: int, times: int, *, sends_tokens: bool) -> RankRecord:

@@ -10,12 +10,12 @@ from zerobench.config.hardware.links import Links
 from zerobench.config.hardware.usual_node import HOST_BANDWIDTH
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.estimate.memory.record import formula_record
-from zerobench.estimate.time.bound import step_bound
+from zerobench.estimate.time.bound import StepBound, step_bound
 from zerobench.estimate.time.expected import expected_step, roofline, timeline
 from zerobench.estimate.time.replay import Timeline
 from zerobench.estimate.time.roofline import Roofline
 from zerobench.estimate.time.step import ExpectedStep
-from zerobench.records.trials import Trial, UnsavedTrial, completed
+from zerobench.records.trials import PlainTrial, Trial, completed
 
 WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
 """Of a script's trial: what a prediction of it must know."""
@@ -29,9 +29,9 @@ def gpu_of(trial: Trial) -> Gpu | None:
 
 
 class PredictedStep(NamedTuple):
-    """Seconds of a predicted step; None where a figure is missing."""
+    """Times of a predicted step; None where a figure is missing."""
 
-    bound_s: float | None = None
+    bound: StepBound | None = None
     """What it takes at least."""
     expected: ExpectedStep | None = None
 
@@ -43,9 +43,7 @@ def predicted_step(trial: Trial) -> PredictedStep:
         trial = _by_formula(trial) or trial
     if place is None:
         return PredictedStep()
-    bound = step_bound(trial, *place)
-    bound_s = bound.step_s if bound is not None and bound.is_whole else None
-    return PredictedStep(bound_s, expected_step(trial, *place))
+    return PredictedStep(step_bound(trial, *place), expected_step(trial, *place))
 
 
 def _by_formula(trial: Trial) -> Trial | None:
@@ -55,7 +53,7 @@ def _by_formula(trial: Trial) -> Trial | None:
         return None
     asked = work.model_copy(update={"evidence": Evidence.FORMULA, "ds_config": {}, "ds_config_file": None})
     try:
-        return UnsavedTrial(asked, trial.record, (formula_record(asked, plays_allocator=False),))
+        return PlainTrial(asked, trial.record, (formula_record(asked, plays_allocator=False),))
     except UserError:
         return None
 

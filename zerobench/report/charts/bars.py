@@ -29,7 +29,7 @@ def device_figure(runs: RunFigures) -> Figure | None:
     if not bars:
         return None
     # These ended for want of device memory, at a need that nobody knows.
-    out = [t for t in runs.figures if t.summary.status is Status.OUT_OF_DEVICE_MEMORY and not t.summary.is_whole]
+    out = [t for t in runs.figures if t.status is Status.OUT_OF_DEVICE_MEMORY and not t.is_whole]
     failed = [trial.marked_label for trial in out[:5]]
     capacity = capacities(bars)
     is_seen = bool(capacity) and max(bar.reach for bar in bars) >= _CAPACITY_SEEN * capacity[0]
@@ -47,7 +47,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
     The rest of the process (interpreter, libraries, malloc's own) is left out: it is the same for every stage, and no
     prediction has it.
     """
-    offloading = [trial for trial in runs.figures if trial.summary.offloads()]
+    offloading = [trial for trial in runs.figures if trial.offloads()]
     known = [each for each in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if each[1].whole > 0]
     if not known:
         return None

@@ -78,7 +78,7 @@ def figure(runs: RunFigures) -> Figure | None:
     Raises UserError: a course is torn, corrupt or newer than this version.
     """
     known = [trial for trial in whole(runs.figures) if kept_by(runs, trial) is not None]
-    chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
+    chosen = most_telling(known, lambda trial: trial.device_peak_bytes or 0, MOST_TRIALS)
     panels = [panel for trial in chosen if (panel := _panel(runs, trial)) is not None]
     if not panels:
         return None

@@ -58,7 +58,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
 
 def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]) -> tuple[list[Series], int]:
     """Lines of trials at their per cent, 100 on the fewest ranks of each; and how many lines there are."""
-    rates = [(trial, rate) for trial in whole(runs.figures) if (rate := trial.summary.rate) is not None]
+    rates = [(trial, rate) for trial in whole(runs.figures) if (rate := trial.rate) is not None]
     places = [Place(trial, trial.spec.world_size, rate.tokens_per_s, rate.interval) for trial, rate in rates]
     drawn, number = series.with_series(places, varying, fixed)
     return [Series(line.name, _percent(line)) for line in drawn], number
@@ -82,7 +82,7 @@ def _describe(place: Place) -> str:
 
 def _rate(place: Place) -> float:
     """Tokens per second of all ranks."""
-    rate = place.trial.summary.rate
+    rate = place.trial.rate
     return 0.0 if rate is None else rate.tokens_per_s * place.trial.spec.world_size
 
 

@@ -45,7 +45,7 @@ def text(interval: Interval | None) -> str:
 
 def sentence(trials: Sequence[TrialFigures], shape: str) -> str:
     """How a caption reads the `shape`s of expected speeds; empty where all were timed."""
-    expected = [trial for trial in trials if trial.summary.rate and trial.summary.rate.interval]
+    expected = [trial for trial in trials if trial.rate and trial.rate.interval]
     if not expected:
         return ""
     those = "All speeds are" if len(expected) == len(trials) else "Hollow points:"

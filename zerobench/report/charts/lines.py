@@ -72,7 +72,7 @@ def chart(
 def _lines(lines: Sequence[Series], x_of: alt.X, y_of: alt.Y) -> Mark:
     strategies = [line.places[0].trial.spec.strategy for line in lines]
     rows = [
-        {"x": x, "y": y, "series": number, "strategy": strategy, "dash": line.places[0].trial.summary.is_measured}
+        {"x": x, "y": y, "series": number, "strategy": strategy, "dash": line.places[0].trial.is_measured}
         for number, (line, strategy) in enumerate(zip(lines, strategies, strict=True))
         for x, y in line.medians
     ]

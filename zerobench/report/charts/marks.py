@@ -37,13 +37,13 @@ class Point:
 
 def point(trial: TrialFigures, x: float, y: float, description: str) -> Point:
     """A trial as a point at x, y."""
-    strategy, measured = trial.spec.strategy, trial.summary.is_measured
+    strategy, measured = trial.spec.strategy, trial.is_measured
     return Point(
         float(x),
         float(y),
         description,
         strategy,
-        offload=_OFFLOADS[trial.summary.offload],
+        offload=_OFFLOADS[trial.offload],
         fill=palette.strategy_colour(strategy) if measured else "var(--paper)",
         figure=strategy.removeprefix("zero")[:1],
         ink=palette.on(palette.strategy_colour(strategy)) if measured else "var(--ink)",
@@ -95,6 +95,6 @@ def points(
 def strategies_sentence(trials: Sequence[TrialFigures]) -> str:
     """How a caption reads the points."""
     parts = ["One point per trial, labelled with its ZeRO stage (s: one process)"]
-    if any(trial.summary.offloads() for trial in trials):
+    if any(trial.offloads() for trial in trials):
         parts.append("shape: offload")
     return ", ".join(parts) + "."

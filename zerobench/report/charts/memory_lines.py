@@ -14,7 +14,7 @@ from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
 from zerobench.report.figures.run.runs import RunFigures
-from zerobench.report.figures.summary import Summary
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.figure import Columns, Figure, columns_of_named
 from zerobench.report.words.column_units import Unit, byte_axis
 
@@ -30,7 +30,7 @@ def model_size_figure(runs: RunFigures) -> Figure | None:
     return _memory_lines(
         runs,
         key="memory-over-model-size",
-        x=lambda summary: summary.num_params,
+        x=lambda trial: trial.num_params,
         varying=("model", "num_params"),
         axis=_parameters_axis,
         words="model size",
@@ -43,7 +43,7 @@ def world_size_figure(runs: RunFigures) -> Figure | None:
     return _memory_lines(
         runs,
         key="memory-over-world-size",
-        x=lambda summary: summary.spec.world_size,
+        x=lambda trial: trial.spec.world_size,
         varying=VARYING,
         axis=ranks_axis,
         words="the number of ranks",
@@ -66,7 +66,7 @@ def _memory_lines(
     runs: RunFigures,
     *,
     key: str,
-    x: Callable[[Summary], int | None],
+    x: Callable[[TrialFigures], int | None],
     varying: Sequence[str],
     axis: Callable[[Sequence[float]], tuple[alt.Axis, float]],
     words: str,
@@ -76,7 +76,7 @@ def _memory_lines(
 
     `axis` makes the axis for the values that are drawn, and says what they are counted in; `say` puts one in words.
     """
-    known = [(trial, x(trial.summary), trial.summary.device_peak_bytes) for trial in whole(runs.figures)]
+    known = [(trial, x(trial), trial.device_peak_bytes) for trial in whole(runs.figures)]
     drawn, number = series.with_series(
         [Place(trial, value, peak) for trial, value, peak in known if value is not None and peak], varying
     )
@@ -85,7 +85,7 @@ def _memory_lines(
     places = [place for line in drawn for place in line.places]
     trials = [place.trial for place in places]
     unit = byte_axis(place.y for place in places)
-    capacity = sorted({trial.summary.capacity_bytes for trial in trials if trial.summary.capacity_bytes is not None})
+    capacity = sorted({trial.capacity_bytes for trial in trials if trial.capacity_bytes is not None})
     rules = [
         (unit.of(size), f"device capacity: {format_bytes(size)}")
         for size in capacity[:2]
@@ -95,8 +95,8 @@ def _memory_lines(
     scaled = [Series(line.name, [Place(p.trial, p.x / x_size, unit.of(p.y)) for p in line.places]) for line in drawn]
 
     def describe(place: Place) -> str:
-        peak = format_bytes(place.trial.summary.device_peak_bytes)
-        return f"{place.trial.marked_label}, {say(x(place.trial.summary) or 0)}: {peak} at the peak"
+        peak = format_bytes(place.trial.device_peak_bytes)
+        return f"{place.trial.marked_label}, {say(x(place.trial) or 0)}: {peak} at the peak"
 
     y_axis = alt.Axis(title=f"peak memory per device ({unit.name})", format="~g", tickCount=6)
     chart = partial(lines.chart, scaled, describe, x_axis, y_axis, rules=rules)

@@ -44,7 +44,7 @@ class _OffloadedBytes:
 
 def figure(runs: RunFigures) -> Figure | None:
     """Traffic and offloaded bytes of the trials that offload; None where none uses NVMe (bars.py has the host)."""
-    offloading = [_held(trial) for trial in whole(runs.figures) if trial.summary.offloads()]
+    offloading = [_held(trial) for trial in whole(runs.figures) if trial.offloads()]
     if not any(Place.NVME in held_bytes.sizes for held_bytes in offloading):
         return None
     by_trial = {id(held_bytes.trial): held_bytes for held_bytes in offloading}
@@ -85,9 +85,8 @@ def _rates(trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
 
 def _directions(trial: TrialFigures) -> list[tuple[str, float | None]]:
     """Bytes a second each way; a simulated step takes no time of its own."""
-    summary = trial.summary
-    rates = (summary.nvme_read_bytes_per_s, summary.nvme_write_bytes_per_s)
-    return [(name, rate if summary.is_measured else None) for name, rate in zip(_COLOURS, rates, strict=True)]
+    rates = (trial.nvme_read_bytes_per_s, trial.nvme_write_bytes_per_s)
+    return [(name, rate if trial.is_measured else None) for name, rate in zip(_COLOURS, rates, strict=True)]
 
 
 def _chart(
@@ -116,7 +115,7 @@ def _places(trials: Sequence[_OffloadedBytes], unit: Unit, y: alt.Y) -> list[Mar
                 span = {"start": unit.of(start), "end": unit.of(end)}
                 rows.append({"name": name, **span, "place": place.value, "description": description})
             start = end
-        outlined.append((name, unit.of(start), held.trial.summary.is_measured))
+        outlined.append((name, unit.of(start), held.trial.is_measured))
     x = alt.X("start:Q", title=f"offloaded memory per rank ({unit.name})")
     present = {row["place"] for row in rows}
     fill = _fill("place:N", {place: colour for place, colour in _PLACES.items() if place in present})

@@ -48,7 +48,7 @@ def figure(runs: RunFigures) -> Figure | None:
     known = [
         (trial, peak, rate)
         for trial in whole(runs.figures)
-        for peak, rate in [(trial.summary.device_peak_bytes, trial.summary.rate)]
+        for peak, rate in [(trial.device_peak_bytes, trial.rate)]
         if peak is not None and rate is not None
     ]
     if not known:
@@ -83,7 +83,7 @@ def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: Unit, 
 def _work(trial: TrialFigures) -> tuple[str, ...]:
     """What trials that are compared have in common, as a plot's name says it."""
     spec = trial.spec
-    return spec.model.name, f"sequence length {spec.sequence_length}", str(trial.summary.device_name), trial.run_id
+    return spec.model.name, f"sequence length {spec.sequence_length}", str(trial.device_name), trial.run_id
 
 
 def on_front(places: Sequence[Place]) -> list[Place]:
@@ -128,7 +128,7 @@ def _plot(
 
 
 def _description(place: Place) -> str:
-    best, peak = ", on the front" if place.is_best else "", format_bytes(place.trial.summary.device_peak_bytes)
+    best, peak = ", on the front" if place.is_best else "", format_bytes(place.trial.device_peak_bytes)
     return f"{place.trial.marked_label}: {place.y:,.0f} tokens/s per GPU{intervals.text(place.interval)}, {peak}{best}"
 
 
@@ -197,7 +197,7 @@ def _table(places: Sequence[Place], unit: Unit) -> Columns:
         {
             "trial": place.trial.marked_label,
             "model": plain(place.trial.spec.model.name),
-            f"peak ({unit.name})": unit.show(place.trial.summary.device_peak_bytes),
+            f"peak ({unit.name})": unit.show(place.trial.device_peak_bytes),
             "tokens/s per GPU": f"{place.y:,.1f}",
             **(dict(zip(("low", "high"), ends or ("-", "-"), strict=True)) if expected else {}),
             "on the front": "yes" if place.is_best else "",

@@ -29,7 +29,7 @@ def figure(runs: RunFigures) -> Figure | None:
 
     Stages and offload move states and leave kernels as they are: one trial speaks for those of its shape.
     """
-    timed = [(trial, trial.summary.rate) for trial in whole(runs.figures)]
+    timed = [(trial, trial.rate) for trial in whole(runs.figures)]
     rated = [(rate.tokens_per_s, trial) for trial, rate in timed if rate and rate.interval]
     for _, trial in sorted(rated, key=lambda pair: -pair[0]):
         roofline = predicted_roofline(runs.run(trial.run_id).trial(trial.trial_id))

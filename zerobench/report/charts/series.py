@@ -86,11 +86,11 @@ def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence
 
 
 def _facts(trial: TrialFigures) -> Facts:
-    summary, spec = trial.summary, trial.spec
+    spec = trial.spec
     return {
-        **keys_of(spec, trial.run_id, summary.config_hash, summary.num_params),
-        "gpu": summary.gpu,
-        "settings": summary.settings,
+        **keys_of(spec, trial.run_id, trial.config_hash, trial.num_params),
+        "gpu": trial.gpu,
+        "settings": trial.settings,
         "global_batch_size": spec.global_batch_size,
     }
 

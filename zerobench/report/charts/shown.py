@@ -17,7 +17,7 @@ _FLATTENS = 3
 
 def whole(trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     """Those whose figures are of all their work."""
-    return [trial for trial in trials if trial.summary.is_whole]
+    return [trial for trial in trials if trial.is_whole]
 
 
 def most_telling(

@@ -82,10 +82,10 @@ def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Ca
     """A bar for each whole trial whose peak of `place` is known by category, but for the categories `without`."""
     bars = []
     for trial in whole(trials):
-        instant, summary = trial.peak(place), trial.summary
+        instant = trial.peak(place)
         if instant is not None and (parts := parts_of(instant, without)):
-            needed = summary.device_needed_bytes if place is Place.DEVICE else None
-            bar = Bar(trial.marked_label, instant, parts, summary.is_measured, summary.capacity_bytes, needed)
+            needed = trial.device_needed_bytes if place is Place.DEVICE else None
+            bar = Bar(trial.marked_label, instant, parts, trial.is_measured, trial.capacity_bytes, needed)
             bars.append((trial, bar))
     return bars
 

@@ -36,8 +36,8 @@ _Panel = tuple[TrialFigures, Timeline]
 
 def figure(runs: RunFigures) -> Figure | None:
     """The steps of a few trials; None where none has a trace."""
-    known = [trial for trial in whole(runs.figures) if trial.summary.predicted_step.expected is not None]
-    chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
+    known = [trial for trial in whole(runs.figures) if trial.expected is not None]
+    chosen = most_telling(known, lambda trial: trial.device_peak_bytes or 0, MOST_TRIALS)
     steps = ((trial, predicted_timeline(runs.run(trial.run_id).trial(trial.trial_id))) for trial in chosen)
     panels = [(trial, step) for trial, step in steps if step is not None]
     if not panels:

@@ -29,7 +29,8 @@ from zerobench.report.charts.render import (
 from zerobench.report.charts.shown import OWN_AXIS, axis_top, doubt_sentence, most_telling, shown_sentence, whole
 from zerobench.report.figures.nvml_view import bare_uuid
 from zerobench.report.figures.run.runs import RunFigures
-from zerobench.report.figures.trial import PhaseFigures, TrialFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.figures.trial_parts import PhaseFigures
 from zerobench.report.tables.figure import Columns, Figure, columns_of_named
 from zerobench.report.words import palette
 from zerobench.report.words.column_units import Unit, byte_axis, time_unit
@@ -87,12 +88,12 @@ def figure(runs: RunFigures) -> Figure | None:
     trials = [
         trial
         for trial in whole(runs.figures)
-        if _steady(trial) and (trial.summary.nvml_peak_bytes is not None or course.kept_by(runs, trial) is None)
+        if _steady(trial) and (trial.nvml_peak_bytes is not None or course.kept_by(runs, trial) is None)
     ]
     if not trials:
         return None
-    preferred = [trial for trial in trials if trial.summary.is_measured] or trials
-    chosen = most_telling(preferred, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
+    preferred = [trial for trial in trials if trial.is_measured] or trials
+    chosen = most_telling(preferred, lambda trial: trial.device_peak_bytes or 0, MOST_TRIALS)
     panels = [_panel(runs, trial) for trial in chosen]
     unit = byte_axis(panel.largest_bytes for panel in panels)
     title = "Device memory within a step"
@@ -118,7 +119,7 @@ def _steady(trial: TrialFigures) -> list[PhaseFigures]:
 def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel:
     steady = _steady(trial)
     clock = [(phase.start_s, phase.end_s) for phase in steady if phase.start_s is not None and phase.end_s is not None]
-    is_timed = trial.summary.is_measured and len(clock) == len(steady)
+    is_timed = trial.is_measured and len(clock) == len(steady)
     times = clock if is_timed else [(float(place), place + 1.0) for place in range(len(steady))]
     origin = min(begin for begin, _ in times)
     phases = [

@@ -51,7 +51,7 @@ def figure(runs: RunFigures) -> Figure | None:
     used = [
         (size, trial)
         for trial in whole(runs.figures)
-        if trial.summary.is_measured
+        if trial.is_measured
         for rank in trial.ranks
         if (size := rank.nvml_used_peak_bytes) is not None
     ]

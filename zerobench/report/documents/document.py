@@ -13,10 +13,11 @@ from zerobench.records.trials import refuse_impossible_values
 from zerobench.report.documents.view import read_plan
 from zerobench.report.explain.decided import Decided
 from zerobench.report.explain.decision import Decision
-from zerobench.report.explain.rows import PlanRow, takes
 from zerobench.report.figures.software import releases
+from zerobench.report.figures.training_cost import takes
+from zerobench.report.figures.trial import TrialFigures
 
-VALUES: Mapping[str, Callable[[PlanRow], Any]] = {
+VALUES: Mapping[str, Callable[[TrialFigures], Any]] = {
     "configuration": lambda row: row.label,
     "fits": lambda row: row.fits,
     "needed_bytes": lambda row: row.device.needed_bytes,
@@ -27,17 +28,17 @@ VALUES: Mapping[str, Callable[[PlanRow], Any]] = {
     "expected_step_high_s": lambda row: row.expected and row.expected.high_s,
     "tokens_per_s": lambda row: row.expected_tokens_per_s,
     "expected_mfu": lambda row: row.expected_mfu,
-    "step_bound_s": lambda row: row.step_s,
+    "step_bound_s": lambda row: row.least_step_s,
 }
 """A configuration's name and figures: bytes, whether it fits, seconds and tokens/s; None where not known."""
 
 
-def row_values(row: PlanRow) -> dict[str, Any]:
+def row_values(row: TrialFigures) -> dict[str, Any]:
     """VALUES of one configuration."""
     return {name: read(row) for name, read in VALUES.items()}
 
 
-def configuration_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
+def configuration_values(row: TrialFigures, cluster: Cluster, training: Training | None) -> dict[str, Any]:
     """All that a document has of one configuration."""
     needs = {
         "start_up_needed_bytes": row.needs.get(StepKind.FIRST),
@@ -47,7 +48,7 @@ def configuration_values(row: PlanRow, cluster: Cluster, training: Training | No
     return {**row_values(row), **totals, **_training_values(row, cluster, training), "categories": categories_of(row)}
 
 
-def _training_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
+def _training_values(row: TrialFigures, cluster: Cluster, training: Training | None) -> dict[str, Any]:
     """What the training takes, by field of TrainingCost, each `low`, `expected` and `high`; empty without one."""
     if training is None:
         return {}
@@ -56,9 +57,9 @@ def _training_values(row: PlanRow, cluster: Cluster, training: Training | None) 
     return {"training": ends}
 
 
-def categories_of(row: PlanRow) -> dict[str, int]:
+def categories_of(row: TrialFigures) -> dict[str, int]:
     """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
-    instant = row.steady
+    instant = row.steady_peak
     return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
 
 
@@ -77,12 +78,12 @@ def plan_document(
     """
     with refuse_impossible_values(path):
         shown, rows = read_plan(path, cluster)
-        known = {row.trial.spec.trial_id for row in rows}
+        known = {row.spec.trial_id for row in rows}
         others = [trial.record for _, trial in shown if trial.spec.trial_id not in known]
         return {
             "run": str(path),
             **decision_values(decision),
-            "ds_config": made.best and _config_of(path, made.best.trial.spec),
+            "ds_config": made.best and _config_of(path, made.best.spec),
             "configurations": [configuration_values(row, cluster, training) for row in rows],
             "versions": releases(row.trial for row in rows),
             "without_figures": [

@@ -10,9 +10,9 @@ from zerobench.common.units import counted
 from zerobench.config.derived.cluster import Cluster
 from zerobench.records.store import Run
 from zerobench.report.explain.decided import Decided
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.figures.energy import energies
 from zerobench.report.figures.run.runs import run_figures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.grid import Grid, table_grid
 from zerobench.report.tables.memory import device_table
 from zerobench.report.tables.model import Table
@@ -35,13 +35,13 @@ def plan_html(made: Decided, cluster: Cluster) -> str:
     return _html(plan_lines(made, cluster), [plan_table(made.rows)])
 
 
-def row_lines(row: PlanRow, cluster: Cluster) -> list[str]:
+def row_lines(row: TrialFigures, cluster: Cluster) -> list[str]:
     """Whether it fits, by how much, and how fast it is expected to be."""
     reply = one_answer(row, cluster)
     return [reply.title, *reply.first]
 
 
-def row_html(row: PlanRow, cluster: Cluster) -> str:
+def row_html(row: TrialFigures, cluster: Cluster) -> str:
     """The same, and its memory by category."""
     return _html(row_lines(row, cluster), memory_tables([row], cluster))
 

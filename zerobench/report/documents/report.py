@@ -81,13 +81,13 @@ def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
 
 def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
-    points = [f"{trial.label}: throughput is void: {trial.summary.void}" for trial in trials if trial.summary.void]
+    points = [f"{trial.label}: throughput is void: {trial.void}" for trial in trials if trial.void]
     points += [
         f"{trial.label}: {name} differ from the reference by {far:.2g}: figures invalid"
         for trial in trials
         for name, far, _ in (trial.parity.disagreements if trial.parity else ())
     ]
-    if not all(trial.summary.is_measured for trial in trials):
+    if not all(trial.is_measured for trial in trials):
         points.append("Predicted rows: not measured.")
     points += dict.fromkeys(note.note for trial in trials for note in trial.notes)
     return bullets(few(points, most=MOST_ROWS))
@@ -95,8 +95,8 @@ def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
 
 def _title(frames: RunFigures) -> str:
     """`quickstart on H200 SXM`, or `quickstart on CPU ranks`; where nothing was measured, it says so."""
-    measured = _places(frames, [trial for trial in frames.figures if trial.summary.is_measured])
-    predicted = _places(frames, [trial for trial in frames.figures if not trial.summary.is_measured])
+    measured = _places(frames, [trial for trial in frames.figures if trial.is_measured])
+    predicted = _places(frames, [trial for trial in frames.figures if not trial.is_measured])
     where = ", ".join(measured) or f"{', '.join(predicted) or _CPU}{', predicted' if predicted else ''}"
     more = f"; predicted for {', '.join(predicted)}" if measured and predicted not in ([], measured) else ""
     return f"{', '.join(frames.sweep_names)} on {where}{more}"
@@ -109,10 +109,10 @@ def _places(frames: RunFigures, trials: Sequence[TrialFigures]) -> list[str]:
     """
     places: dict[str, None] = {}
     for trial in trials:
-        gpu, device = trial.summary.gpu, trial.summary.device_name
+        gpu, device = trial.gpu, trial.device_name
         if gpu or any(rank.device_uuid for rank in trial.ranks):
             places[gpu or device or _CPU] = None
-        elif device is None and trial.summary.is_measured:
+        elif device is None and trial.is_measured:
             gpus = at(frames.run(trial.run_id).environment, "gpus")
             names = [str(at(gpu, "name")) for gpu in gpus] if isinstance(gpus, list) else []
             places |= dict.fromkeys(known.name if (known := find_gpu(name)) else name for name in names or [_CPU])

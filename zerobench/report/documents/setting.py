@@ -65,13 +65,9 @@ def _gpus(environment: Environment) -> str | None:
 
 def _not_there(frames: RunFigures, run: Run) -> str | None:
     """The GPUs that predictions are about, with their memory as the catalogue has it."""
-    summaries = (
-        trial.summary for trial in frames.figures if trial.run_id == run.run_id and trial.spec.evidence.is_forked
-    )
+    summaries = (trial for trial in frames.figures if trial.run_id == run.run_id and trial.spec.evidence.is_forked)
     known = [
-        gpu
-        for name in sorted({summary.gpu for summary in summaries if summary.gpu})
-        if (gpu := find_gpu(name)) is not None
+        gpu for name in sorted({trial.gpu for trial in summaries if trial.gpu}) if (gpu := find_gpu(name)) is not None
     ]
     return ", ".join(f"{gpu.name} ({format_bytes(gpu.capacity_bytes, 1)})" for gpu in known) or None
 

@@ -15,6 +15,7 @@ from zerobench.report.documents.terminal import Console, print_lines, rendered
 from zerobench.report.documents.views import Document, in_order
 from zerobench.report.explain.sentences import headline
 from zerobench.report.figures.energy import energies
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.node_facts import node_lines
 from zerobench.report.figures.nodes import node_name
 from zerobench.report.figures.notes import each_once, listed, sentences, who_says
@@ -25,7 +26,7 @@ from zerobench.report.figures.recovery import loss_distance
 from zerobench.report.figures.run.runs import run_figures
 from zerobench.report.figures.software import predicted_with
 from zerobench.report.figures.strategies.rows import compare
-from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Line, Table
 from zerobench.report.tables.nvml import nvml_rows, nvml_table
 from zerobench.report.tables.parity import disbelieved

@@ -13,16 +13,14 @@ from zerobench.common.vocabulary import Status
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.training import Training
 from zerobench.config.trial.trial import Evidence
-from zerobench.estimate.time.bound import step_bound
-from zerobench.estimate.time.expected import expected_step
 from zerobench.records import store
 from zerobench.records.trials import Trial, completed, ended_trials, is_whole, refuse_impossible_values
 from zerobench.report.explain.decided import Decided, decided
-from zerobench.report.explain.rows import PlanRow, evidence_words
 from zerobench.report.explain.why import why_not
 from zerobench.report.figures.environment_facts import Environment
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.software import OTHERS_DIFFER, logits_notes, predicted_with
-from zerobench.report.figures.trial import trial_figures
+from zerobench.report.figures.trial import TrialFigures, evidence_words
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.part import Part
@@ -62,21 +60,14 @@ Named = tuple[str, Trial]
 """A trial behind the name that tables give it."""
 
 
-def read_plan(path: Path, cluster: Cluster) -> tuple[list[Named], list[PlanRow]]:
+def read_plan(path: Path, cluster: Cluster) -> tuple[list[Named], list[TrialFigures]]:
     """The trials of the run at `path` with their names, and a row for each whose figures are whole.
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
     named: list[Named] = list(zip(labels([trial.spec for trial in trials]), trials, strict=True))
-    return named, [plan_row(trial, label, cluster) for label, trial in named if is_whole(trial)]
-
-
-def plan_row(trial: Trial, label: str, cluster: Cluster) -> PlanRow:
-    """A trial whose figures are whole, on the cluster."""
-    work = (trial, cluster.gpu, cluster.links)
-    memory = (cluster.device_memory_bytes, cluster.host_memory_bytes)
-    return PlanRow(label, trial, *memory, step_bound(*work), expected_step(*work))
+    return named, [trial_figures(trial, label, cluster) for label, trial in named if is_whole(trial)]
 
 
 @dataclass(frozen=True)
@@ -85,10 +76,10 @@ class PlanView:
 
     answer: PlanAnswer | None
     """None where no trial has figures."""
-    table: Table[PlanRow] | None
+    table: Table[TrialFigures] | None
     """All that was tried."""
     details: Sequence[Part | Table[Any]]
-    best: PlanRow | None
+    best: TrialFigures | None
     """None where nothing fits with room."""
     software: Sequence[str] = ()
     """Of which releases it is, and what others need."""
@@ -141,8 +132,8 @@ def _reasons(skipped: Iterable[Trial]) -> list[str]:
 
 def _details(
     shown: Sequence[Named],
-    rows: Sequence[PlanRow],
-    best: PlanRow | None,
+    rows: Sequence[TrialFigures],
+    best: TrialFigures | None,
     cluster: Cluster,
     training: Training | None,
     environment: Environment,
@@ -160,7 +151,7 @@ def _details(
     yield Part("Not included", points=[*([NOT_IN_FORMULAS] if unplayed else []), *NOT_INCLUDED])
 
 
-def _header(shown: Sequence[Named], rows: Sequence[PlanRow], environment: Environment) -> Part:
+def _header(shown: Sequence[Named], rows: Sequence[TrialFigures], environment: Environment) -> Part:
     how = _BY.get(evidence_words(rows), "")
     counts = [f"{counted(len(rows), 'configuration')} predicted{how}"]
     skipped = sum(trial.record.status is Status.SKIPPED for _, trial in shown)
@@ -172,7 +163,7 @@ def _header(shown: Sequence[Named], rows: Sequence[PlanRow], environment: Enviro
     return Part("Plan", ", ".join(counts), text=list(words))
 
 
-def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
+def losers(rows: Sequence[TrialFigures], best: TrialFigures | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
     reasons_by_row = [(row, why_not(held, row)) for row in rows if row is not held]
@@ -181,7 +172,7 @@ def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
         yield Part(f"Why not the others, compared with {plain(held.label)}", points=lines)
 
 
-def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
+def _expected_terms(best: TrialFigures | None) -> Iterator[Part]:
     """What the expected step of the recommended row is made of, and what it takes for granted."""
     if best is None or best.expected is None:
         return
@@ -191,7 +182,7 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
     yield Part(f"Expected step time of {plain(best.label)}", points=[*lines, *granted])
 
 
-def _bound_terms(best: PlanRow | None) -> Iterator[Part]:
+def _bound_terms(best: TrialFigures | None) -> Iterator[Part]:
     """How the recommended row's bound comes about, so that it can be checked by hand."""
     if best is not None and best.bound is not None and best.bound.terms:
         terms = [term for term in best.bound.terms if not term.endswith(": none")]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zerobench.common.grouped import grouped
 from zerobench.common.units import counted
-from zerobench.common.vocabulary import Status, StepKind
+from zerobench.common.vocabulary import Status
 from zerobench.config.derived.strategy import STRATEGIES
-from zerobench.config.trial.trial import Evidence, TrialSpec
-from zerobench.estimate.time.step import ExpectedStep
-from zerobench.report.explain.choice import Option
-from zerobench.report.figures.capacity import when_needed
-from zerobench.report.figures.fit import Fit
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.report.figures.capacity import total_needs, when_needed
 from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.stats import median, median_range
 from zerobench.report.figures.trial import TrialFigures
@@ -35,22 +32,18 @@ class Work(NamedTuple):
 class Candidate:
     """One trial that completed and can be believed; repeats of it together."""
 
-    label: str
+    figures: TrialFigures
+    """Of its first repeat, with the largest needs of all of them."""
     work: Work
-    config_hash: str
     is_reference: bool
-    """Whether it is the plain loop on one rank that the others are held against, and no choice itself."""
-    spec: TrialSpec
-    """Of its first repeat."""
-    fit: Fit
-    """Of the repeat that needs most of its device (capacity.py)."""
-    needs: Mapping[StepKind, int]
-    """The largest of its device over ranks and repeats, at start-up and in steps (capacity.py)."""
+    """True if it is the plain loop on one rank that the others are compared with, and no choice itself."""
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
-    expected: ExpectedStep | None = None
-    """Of a prediction: what its step is expected to take."""
+
+    @property
+    def label(self) -> str:
+        return self.figures.label
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -63,29 +56,25 @@ class Candidate:
         return median_range(self.rates)
 
     @property
-    def option(self) -> Option:
-        """It as the rule of choice sees it."""
-        return Option.of(self.spec, self.fit, self.expected)
-
-    @property
     def needed_bytes(self) -> int | None:
         """Of one device: the largest over ranks, start-up and repeats."""
-        return self.fit.device.needed_bytes
+        return self.figures.device_needed_bytes
 
     @property
     def needs_most(self) -> str:
         """`at start-up` or `in steps`: when the device holds most."""
-        return when_needed(self.needs).partition(",")[0]
+        return when_needed(total_needs(self.figures.needs)).partition(",")[0]
 
     @property
     def capacity_bytes(self) -> int | None:
         """Of one device."""
-        return self.fit.device.capacity_bytes
+        return self.figures.capacity_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether the device holds it; None where its memory, or the trial's need, is not known."""
-        return None if self.fit.device.room is None else self.fit.device.fits
+        """True if the device holds it; None if its memory, or the trial's need, is not known."""
+        device = self.figures.device
+        return None if device.room is None else device.fits
 
     def overlaps(self, other: Candidate) -> bool:
         """Whether neither can be called faster."""
@@ -101,42 +90,34 @@ def candidates(runs: RunFigures) -> list[Candidate]:
     is_one_rank = all(trial.spec.world_size == 1 for trial in runs.figures)
     known = [_candidate(repeats, has_reference=not is_one_rank) for repeats in _repeats(runs.figures)]
     ran_out = {
-        trial.summary.config_hash
-        for trial in runs.figures
-        if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and trial.summary.is_measured
+        trial.config_hash for trial in runs.figures if trial.status is Status.OUT_OF_DEVICE_MEMORY and trial.is_measured
     }
-    measured = {each.config_hash for each in known if each.spec.evidence is Evidence.MEASURED} | ran_out
-    return [each for each in known if each.spec.evidence is Evidence.MEASURED or each.config_hash not in measured]
+    measured = {each.figures.config_hash for each in known if each.figures.is_measured} | ran_out
+    return [each for each in known if each.figures.is_measured or each.figures.config_hash not in measured]
 
 
 def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]:
     """The believed trials of each piece of work, on each device."""
 
     def work(trial: TrialFigures) -> object:
-        summary = trial.summary
-        return trial.run_id, summary.config_hash, trial.spec.evidence, summary.gpu, summary.device_name
+        return trial.run_id, trial.config_hash, trial.spec.evidence, trial.gpu, trial.device_name
 
-    return grouped((trial for trial in trials if trial.summary.is_whole and trial.is_believed), work).values()
+    return grouped((trial for trial in trials if trial.is_whole and trial.is_believed), work).values()
 
 
 def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candidate:
-    first, spec = repeats[0].summary, repeats[0].spec
-    needs = [trial.summary.device_needs for trial in repeats]
+    first, spec = repeats[0], repeats[0].spec
     timed = [rates for trial in repeats if (rates := _rates(trial))]
     several = [middle for rates in timed if (middle := median(rates)) is not None]
+    needs = [need for trial in repeats for need in trial.needs.values()]
+    largest = {need.step: need for need in sorted(needs, key=lambda need: need.total_bytes)}
+    fit = max((trial.fit for trial in repeats), key=lambda fit: fit.device.needed_bytes or 0)
     return Candidate(
-        label=_label(repeats),
+        figures=replace(first, label=_label(repeats), needs=largest, fit=fit),
         work=_work(spec),
-        config_hash=first.config_hash,
         is_reference=has_reference and spec.strategy in _REFERENCES,
-        spec=spec,
-        fit=max((trial.summary.fit for trial in repeats), key=lambda fit: fit.device.needed_bytes or 0),
-        needs={
-            step: max(need.get(step, 0) for need in needs) for step in StepKind if any(step in need for need in needs)
-        },
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
-        expected=first.predicted_step.expected,
     )
 
 
@@ -161,7 +142,7 @@ def _work(spec: TrialSpec) -> Work:
 
 def _rates(trial: TrialFigures) -> list[float]:
     """Tokens per second in each timed step, where the throughput stands."""
-    if trial.summary.void or trial.summary.tokens_per_s is None or not trial.summary.is_measured:
+    if trial.void or trial.tokens_per_s is None or not trial.is_measured:
         return []
     return [trial.spec.global_batch_tokens / step.step_s for step in trial.steps if step.step_s > 0]
 

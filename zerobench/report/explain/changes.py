@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerobench.common.units import format_bytes
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.explain.topic import Topic, says
 from zerobench.report.figures.capacity import total_needs, when_needed
 from zerobench.report.figures.fit import Space
+from zerobench.report.figures.trial import TrialFigures
 
 MOST = 3
 """Changes that are shown: those that change least, and of these the fastest."""
@@ -96,11 +96,11 @@ def changes_topic(tried: Sequence[ChangeOutcome], cost_basis: str | None = None)
     return Topic(title, [*says(*(change.text for change in changes)), *least, *basis], figures)
 
 
-def unchanged_topic(row: PlanRow | None) -> list[Topic]:
+def unchanged_topic(row: TrialFigures | None) -> list[Topic]:
     """What a configuration needs as it is, and what for."""
     if row is None or row.device.needed_bytes is None:
         return []
-    space, instant = row.device, row.steady
+    space, instant = row.device, row.steady_peak
     held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
     parts = [f"{name.words}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
     lines = [*says(_fit("each GPU's", space, when_needed(total_needs(row.needs)))), *says(*parts, depth=1)]

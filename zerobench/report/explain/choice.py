@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from operator import attrgetter
 
 from zerobench.config.derived.strategy import paper_stage
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.trial.recomputation import recomputed_blocks
 from zerobench.config.trial.trial import Offload, TrialSpec
 from zerobench.estimate.time.order import least_ratio
-from zerobench.estimate.time.step import ExpectedStep
-from zerobench.report.figures.fit import ROOM, Fit
+from zerobench.report.figures.fit import ROOM
+from zerobench.report.figures.trial import TrialFigures
 
 AS_FAST = 0.01
 """A step that is shorter by less than this share is no gain: the simpler of the two is taken."""
@@ -32,84 +32,22 @@ _REACH = {Offload.NONE: 0, Offload.CPU: 1, Offload.NVME: 2}
 _NO_STAGE = 4
 _OFFLOAD, _STAGE = "least offload", "lowest stage"
 
-_Item = TypeVar("_Item")
-
 
 @dataclass(frozen=True)
-class Option:
-    """What the rule knows of a configuration."""
+class Choice:
+    """The recommended configuration and how many competed."""
 
-    spec: TrialSpec
-    room: float
-    """What is left of the scarcer of device and host memory, as a share of it."""
-    host_room: float | None = None
-    """That of the host alone; None: nobody said how much there is."""
-    expected: ExpectedStep | None = None
-    """None: the time of its step is not known."""
-    needed_bytes: int | None = None
-    """Of one GPU; None where not known."""
-
-    @classmethod
-    def of(cls, spec: TrialSpec, fit: Fit, expected: ExpectedStep | None) -> Option:
-        """The option of a trial; what is not known of its device has no room."""
-        room = fit.room if fit.is_known and fit.device.room is not None else -1.0
-        return cls(spec, room, fit.host.room, expected, fit.device.needed_bytes)
-
-    @property
-    def host_unchecked(self) -> bool:
-        """Whether it needs host memory and nobody said how much there is."""
-        return bool(self.spec.offloaded_to) and self.host_room is None
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it leaves as much as it should."""
-        return self.room >= ROOM
-
-    @property
-    def recomputed(self) -> float:
-        """The share of blocks whose forward pass runs again."""
-        blocks = dimensions(self.spec.model).num_layers or 1
-        return recomputed_blocks(self.spec.activation_checkpointing, blocks) / blocks
-
-    @property
-    def per_token_s(self) -> float:
-        """Seconds of a GPU: batches may differ, and numbers of GPUs. Infinite where it is not known."""
-        return math.inf if self.expected is None else self.expected.step_s / self.spec.tokens_per_gpu
-
-    @property
-    def criteria(self) -> dict[str, tuple[float, ...]]:
-        """What makes it simple, as the rule names it, the weightiest first: of each the smallest is the simplest."""
-        spec = self.spec
-        reaches = [_REACH[spec.offload_optimizer], _REACH[spec.offload_param]]
-        return {
-            _OFFLOAD: (max(reaches), sum(reaches)),
-            "fewest GPUs": (spec.world_size,),
-            "least checkpointing": (self.recomputed,),
-            "fewest settings": (len(spec.ds_config),),
-            _STAGE: (_NO_STAGE if spec.zero_stage is None else spec.zero_stage, paper_stage(spec) or 0),
-        }
-
-    @property
-    def rank(self) -> tuple[float, ...]:
-        """The smallest is the simplest, and of those as simple the one with most room."""
-        return *itertools.chain.from_iterable(self.criteria.values()), -self.room
-
-
-@dataclass(frozen=True)
-class Choice(Generic[_Item]):
-    """The recommended item and how many competed."""
-
-    best: _Item
+    best: TrialFigures
     num_fitting: int
     num_tied: int
     """How many are within AS_FAST of the fastest, the best among them."""
     is_timed: bool
-    """Whether the time of any that fits is known."""
+    """True if the time of any that fits is known."""
     num_unchecked: int = 0
     """Of those that fit: the ones whose host memory nobody could check."""
     rule: tuple[str, ...] = ()
-    """By what it is taken among those that are as fast: offload, stage, and between them what they differ in."""
-    runner_up: _Item | None = None
+    """Criteria among those that are as fast: offload, stage, and between them what they differ in."""
+    runner_up: TrialFigures | None = None
     """The best alternative; None where nothing else fits with room."""
     measured_on: str = ""
     """The ranks on which it was measured to be the fastest, which outweighs all expectation; empty for a prediction."""
@@ -132,49 +70,71 @@ class Choice(Generic[_Item]):
         return f"{those}, {tied} about as fast; chosen: {rule}"
 
 
-def decide(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[_Item] | None:
-    """The item to take with its runner-up; None where none fits with room."""
-    known = list(items)
-    choice = choose(known, option)
+def decide(rows: Iterable[TrialFigures]) -> Choice | None:
+    """The configuration to take with its runner-up; None where none fits with room."""
+    known = list(rows)
+    choice = choose(known)
     if choice is None:
         return None
-    rest = [item for item in known if item is not choice.best and option(item).has_room]
-    unsure = [item for item in rest if not is_surely_slower(option(item), option(choice.best))]
+    rest = [row for row in known if row is not choice.best and row.has_room]
+    unsure = [row for row in rest if not is_surely_slower(row, choice.best)]
     if choice.is_timed and unsure:
-        return replace(choice, runner_up=min(unsure, key=lambda item: option(item).rank))
-    second = choose(rest, option)
+        return replace(choice, runner_up=min(unsure, key=_rank))
+    second = choose(rest)
     return replace(choice, runner_up=None if second is None else second.best)
 
 
-def is_surely_slower(one: Option, best: Option) -> bool:
-    """Whether `one` takes longer for a token than `best` in nine of ten cases; true where a time is not known."""
+def is_surely_slower(one: TrialFigures, best: TrialFigures) -> bool:
+    """True if `one` takes longer for a token than `best` in nine of ten cases, or if a time is not known."""
     if one.expected is None or best.expected is None:
         return True
     return least_ratio(one.expected, best.expected) > one.spec.tokens_per_gpu / best.spec.tokens_per_gpu
 
 
-def choose(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[_Item] | None:
-    """The item to take, without its runner-up; None where none fits with room."""
-    roomy = [item for item in items if option(item).has_room]
+def choose(
+    rows: Iterable[TrialFigures], room_of: Callable[[TrialFigures], float] = attrgetter("room")
+) -> Choice | None:
+    """The configuration to take, without its runner-up; None where none fits with room."""
+    roomy = [row for row in rows if room_of(row) >= ROOM]
     if not roomy:
         return None
-    tied = _as_fast([option(item) for item in roomy])
-    alike = [item for item, is_tied in zip(roomy, tied or [True] * len(roomy), strict=True) if is_tied]
-    best = min(alike, key=lambda item: option(item).rank)
-    costs = [option(item).criteria for item in alike]
+    fastest_s = min(map(token_s, roomy))
+    is_timed = not math.isinf(fastest_s)
+    tied = [row for row in roomy if token_s(row) <= (1 + AS_FAST) * fastest_s]
+    costs = [_criteria(row.spec) for row in tied]
     return Choice(
-        best,
-        len(roomy),
-        len(alike),
-        is_timed=tied is not None,
-        num_unchecked=sum(option(item).host_unchecked for item in roomy),
-        rule=tuple(by for by in costs[0] if by in {_OFFLOAD, _STAGE} or len({each[by] for each in costs}) > 1),
+        best=min(tied, key=lambda row: _rank(row, room_of(row))),
+        num_fitting=len(roomy),
+        num_tied=len(tied),
+        is_timed=is_timed,
+        num_unchecked=sum(row.fit.host_unchecked for row in roomy),
+        rule=tuple(by for by in costs[0] if by in {_OFFLOAD, _STAGE} or len({cost[by] for cost in costs}) > 1),
     )
 
 
-def _as_fast(options: Sequence[Option]) -> list[bool] | None:
-    """Whether each is within AS_FAST of the fastest; None where no time is known."""
-    fastest_s = min(option.per_token_s for option in options)
-    if math.isinf(fastest_s):
-        return None
-    return [option.per_token_s <= (1 + AS_FAST) * fastest_s for option in options]
+def token_s(row: TrialFigures) -> float:
+    """Seconds of a GPU: batches may differ, and numbers of GPUs. Infinite where it is not known."""
+    return math.inf if row.expected is None else row.expected.step_s / row.spec.tokens_per_gpu
+
+
+def recomputed_share(spec: TrialSpec) -> float:
+    """Share of blocks whose forward pass runs again."""
+    blocks = dimensions(spec.model).num_layers or 1
+    return recomputed_blocks(spec.activation_checkpointing, blocks) / blocks
+
+
+def _criteria(spec: TrialSpec) -> dict[str, tuple[float, ...]]:
+    """Costs by the rule's names, the weightiest first: the smallest is the simplest."""
+    reaches = [_REACH[spec.offload_optimizer], _REACH[spec.offload_param]]
+    return {
+        _OFFLOAD: (max(reaches), sum(reaches)),
+        "fewest GPUs": (spec.world_size,),
+        "least checkpointing": (recomputed_share(spec),),
+        "fewest settings": (len(spec.ds_config),),
+        _STAGE: (_NO_STAGE if spec.zero_stage is None else spec.zero_stage, paper_stage(spec) or 0),
+    }
+
+
+def _rank(row: TrialFigures, room: float | None = None) -> tuple[float, ...]:
+    """The smallest is the simplest, and of those as simple the one with most room."""
+    return *itertools.chain.from_iterable(_criteria(row.spec).values()), -(row.room if room is None else room)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from zerobench.records import store
 from zerobench.records.trials import ended_trials, is_whole
-from zerobench.report.explain.choice import Choice
+from zerobench.report.explain.choice import Choice, decide
 from zerobench.report.explain.decision import Decision, decision_of
-from zerobench.report.explain.rows import PlanRow, recommended
 from zerobench.report.figures.fit import ROOM
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.words.labels import labels
 
 
@@ -40,8 +40,8 @@ class Relief:
 class Decided:
     """The rows of a plan and the one choice among them, which every page of it shows."""
 
-    rows: Sequence[PlanRow]
-    choice: Choice[PlanRow] | None
+    rows: Sequence[TrialFigures]
+    choice: Choice | None
     """None where nothing fits with room."""
     relief: Relief | None = None
     """None where something fits as asked."""
@@ -49,22 +49,22 @@ class Decided:
     """How a search went, for people; empty for a plan whose configurations were all predicted."""
 
     @property
-    def best(self) -> PlanRow | None:
+    def best(self) -> TrialFigures | None:
         """The recommended row; None where nothing fits with room."""
         return None if self.choice is None else self.choice.best
 
-    def measured(self, best: PlanRow, place: str) -> "Decided":
+    def measured(self, best: TrialFigures, place: str) -> "Decided":
         """The decision after the best few were measured on `place`, where `best` was the fastest."""
         if self.choice is None:
             return self
-        same = best.trial.spec.trial_id == self.choice.best.trial.spec.trial_id
+        same = best.spec.trial_id == self.choice.best.spec.trial_id
         rival = self.choice.runner_up if same else self.choice.best
         return replace(self, choice=replace(self.choice, best=best, runner_up=rival, measured_on=place))
 
 
-def decided(rows: Sequence[PlanRow], relief: Relief | None = None, searched: str = "") -> Decided:
+def decided(rows: Sequence[TrialFigures], relief: Relief | None = None, searched: str = "") -> Decided:
     """Choose among `rows`, which are named."""
-    return Decided(rows, recommended(rows), relief, searched)
+    return Decided(rows, decide(rows), relief, searched)
 
 
 def decision(path: Path, made: Decided) -> Decision:
@@ -75,8 +75,8 @@ def decision(path: Path, made: Decided) -> Decision:
     return decision_of(made.choice, why, judged)
 
 
-def named_in_run(path: Path, rows: Sequence[PlanRow]) -> list[PlanRow]:
+def named_in_run(path: Path, rows: Sequence[TrialFigures]) -> list[TrialFigures]:
     """`rows` named as all tables of the run at `path` name them."""
     specs = [trial.spec for trial in ended_trials(store.load_run(path))]
     names: Mapping[str, str] = dict(zip((spec.trial_id for spec in specs), labels(specs), strict=True))
-    return [replace(row, label=names[row.trial.spec.trial_id]) for row in rows]
+    return [replace(row, label=names[row.spec.trial_id]) for row in rows]

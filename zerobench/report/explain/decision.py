@@ -15,8 +15,7 @@ from zerobench.common.units import format_bytes, format_count, format_seconds
 from zerobench.records.folder import RunFolder, write_whole
 from zerobench.records.records import SCHEMA_VERSION, Record
 from zerobench.records.store import Run, read_record
-from zerobench.report.explain.choice import Choice, Option, is_surely_slower
-from zerobench.report.explain.rows import PlanRow
+from zerobench.report.explain.choice import Choice, is_surely_slower, token_s
 
 
 class Decision(Record):
@@ -55,13 +54,13 @@ def sentence(decisions: Sequence[Decision]) -> str:
     return f"Choose {'; '.join(one.choice for one in decisions)}.{rival}"
 
 
-def decision_of(choice: Choice[PlanRow] | None, why: str, judged: Sequence[str]) -> Decision:
+def decision_of(choice: Choice | None, why: str, judged: Sequence[str]) -> Decision:
     """The decision for `choice` among the trials `judged`; `why` precedes its reason, or stands alone without one."""
     if choice is None:
         return Decision(reason=why, judged=list(judged))
     best = choice.best
     return Decision(
-        trial_id=best.trial.spec.trial_id,
+        trial_id=best.spec.trial_id,
         configuration=best.label,
         reason=f"{why}; {choice.reason}" if why else choice.reason,
         expected_tokens_per_s=best.expected_tokens_per_s,
@@ -70,20 +69,16 @@ def decision_of(choice: Choice[PlanRow] | None, why: str, judged: Sequence[str])
     )
 
 
-def runner_up_words(choice: Choice[PlanRow]) -> str | None:
+def runner_up_words(choice: Choice) -> str | None:
     """`zero2, 43.8 s (5% faster), 74.4 GiB (21.9 GiB more)`; None where nothing else fits with room."""
-    rival = choice.runner_up
-    return None if rival is None else predicted_rival(rival.label, rival.option, choice.best.option)
-
-
-def predicted_rival(label: str, rival: Option, best: Option) -> str:
-    """The rival's expected seconds a step and need, each against the best's."""
+    best, rival = choice.best, choice.runner_up
+    if rival is None:
+        return None
     speed = ""
     if rival.expected is not None and best.expected is not None:
-        ratio = rival.per_token_s / best.per_token_s
-        is_sure = is_surely_slower(rival, best)
+        ratio, is_sure = token_s(rival) / token_s(best), is_surely_slower(rival, best)
         speed = f"{format_seconds(rival.expected.step_s)} ({_slower(ratio, is_sure=is_sure)})"
-    return _rival(label, speed, rival.needed_bytes, best.needed_bytes)
+    return _rival(rival.label, speed, rival.device_needed_bytes, best.device_needed_bytes)
 
 
 def measured_rival(

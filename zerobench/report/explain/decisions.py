@@ -8,7 +8,7 @@ from itertools import islice
 from zerobench.common.units import format_bytes
 from zerobench.report.explain.candidates import Candidate, candidates, equally_fast, timed_groups
 from zerobench.report.explain.choice import decide
-from zerobench.report.explain.decision import Decision, measured_rival, predicted_rival, stored
+from zerobench.report.explain.decision import Decision, decision_of, measured_rival, stored
 from zerobench.report.figures.fit import ROOM
 from zerobench.report.figures.run.runs import RunFigures
 
@@ -29,7 +29,7 @@ def stored_decision(runs: RunFigures) -> Decision | None:
     """The decision stored with a single run; None for several runs, or without a current one."""
     if len(runs.runs) != 1:
         return None
-    return stored(runs.runs[0], [trial.trial_id for trial in runs.figures if trial.summary.is_whole])
+    return stored(runs.runs[0], [trial.trial_id for trial in runs.figures if trial.is_whole])
 
 
 def decisions_among(known: Sequence[Candidate], groups: Mapping[str, Sequence[Candidate]]) -> list[Decision]:
@@ -50,7 +50,7 @@ def _measured(alike: Sequence[Candidate], group: Sequence[Candidate]) -> Decisio
     rest = [candidate for candidate in group if candidate is not first]
     rival = equally_fast(rest)[0] if rest else None
     return Decision(
-        trial_id=first.spec.trial_id,
+        trial_id=first.figures.spec.trial_id,
         configuration=first.label,
         reason=reason,
         runner_up=None if rival is None else _measured_rival(rival, first),
@@ -69,18 +69,9 @@ def _expected(known: Sequence[Candidate]) -> list[Decision]:
     fitting = [candidate for candidate in known if candidate.fits and not candidate.is_reference]
     if len({candidate.work.model for candidate in fitting}) != 1:
         return []
-    choice = decide(fitting, lambda candidate: candidate.option)
+    choice = decide(candidate.figures for candidate in fitting)
     if choice is None:
         return [Decision(reason=f"nothing fits with {ROOM:.0%} free")]
-    best, rival = choice.best, choice.runner_up
-    unjudged = "; host memory unknown" if best.option.host_unchecked else ""
-    expected = best.expected
-    return [
-        Decision(
-            trial_id=best.spec.trial_id,
-            configuration=best.label,
-            reason=choice.reason + unjudged,
-            expected_tokens_per_s=None if expected is None else best.spec.global_batch_tokens / expected.step_s,
-            runner_up=None if rival is None else predicted_rival(rival.label, rival.option, best.option),
-        )
-    ]
+    made = decision_of(choice, "", ())
+    unjudged = "; host memory unknown" if choice.best.fit.host_unchecked else ""
+    return [made.model_copy(update={"reason": made.reason + unjudged})]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zerobench.common.errors import UserError, choices_for, nearest
 from zerobench.records import store
-from zerobench.records.trials import LazyTrial, ended_trials
+from zerobench.records.trials import ended_trials
 from zerobench.report.words.column_units import plain
 from zerobench.report.words.labels import all_words, labels
 
@@ -16,7 +16,7 @@ from zerobench.report.words.labels import all_words, labels
 class NamedTrial:
     """A trial and the name that tables give it."""
 
-    trial: LazyTrial
+    trial: store.Trial
     label: str
 
 

@@ -10,11 +10,11 @@ from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Phase, Place, StepKind
 from zerobench.records.instants import phase_peak
 from zerobench.report.explain.kill_message import killed_in
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.explain.topic import Topic, says
 from zerobench.report.explain.torch_message import TorchMessage, messages_in
 from zerobench.report.explain.who_asked import phase_of
 from zerobench.report.figures.notes import listed
+from zerobench.report.figures.trial import TrialFigures
 
 _VERSION = re.compile(
     r"\b(torch|pytorch|deepspeed|transformers|peft|accelerate)[`\"']?"
@@ -98,7 +98,7 @@ def versions_topic(logged: LoggedTraining) -> list[Topic]:
 
 
 def contradictions_topic(
-    logged: LoggedTraining, row: PlanRow | None, catalogued_bytes: int | None, releases: Mapping[str, str | None]
+    logged: LoggedTraining, row: TrialFigures | None, catalogued_bytes: int | None, releases: Mapping[str, str | None]
 ) -> list[Topic]:
     """What the log says otherwise than the prediction of its training, one line each.
 
@@ -126,7 +126,7 @@ def _other_gpu(logged: LoggedTraining, catalogued_bytes: int | None) -> Iterator
         )
 
 
-def _other_memory(logged: LoggedTraining, row: PlanRow) -> Iterator[str]:
+def _other_memory(logged: LoggedTraining, row: TrialFigures) -> Iterator[str]:
     """The phases that the log passed and the prediction does not, then what was allocated and is not predicted."""
     phase = _PHASES.get(logged.phase or "")
     ask = "check model, micro batch, sequence length and checkpointing"
@@ -148,7 +148,7 @@ def _other_memory(logged: LoggedTraining, row: PlanRow) -> Iterator[str]:
         )
 
 
-def _peak(row: PlanRow, phase: Phase, *, smallest: bool = False) -> int | None:
+def _peak(row: TrialFigures, phase: Phase, *, smallest: bool = False) -> int | None:
     """The largest rank's peak of tensors in a phase; of the first and a steady step the larger, or the smaller."""
     by_step = []
     for step in StepKind:

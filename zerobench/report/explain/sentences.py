@@ -16,7 +16,7 @@ from zerobench.config.trial.trial import Evidence
 from zerobench.report.explain.candidates import Candidate, candidates, equally_fast, timed_groups
 from zerobench.report.explain.decision import sentence
 from zerobench.report.explain.decisions import MOST_GROUPS, decisions_among, stored_decision
-from zerobench.report.figures.capacity import when_needed
+from zerobench.report.figures.capacity import total_needs, when_needed
 from zerobench.report.figures.notes import listed
 from zerobench.report.figures.predictions.predicted import Cell
 from zerobench.report.figures.run.runs import Errors, RunFigures
@@ -46,7 +46,7 @@ def headline(runs: RunFigures) -> list[str]:
     among = len(trials) > 1  # one alone is no choice
     decisions = [kept] if kept else decisions_among(known, groups) if among else []
     chosen = {decision.trial_id for decision in decisions}
-    best = None if groups else next((each for each in known if each.spec.trial_id in chosen), None)
+    best = None if groups else next((each for each in known if each.figures.spec.trial_id in chosen), None)
     speed = [_fastest(groups), sentence(decisions)]
     sentences = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, known)]
     names = tuple(trial.label for trial in trials)
@@ -56,12 +56,12 @@ def headline(runs: RunFigures) -> list[str]:
 def _has_figure(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> bool:
     """Whether there is anything to speak of but how they ended."""
     known = any(candidate.needed_bytes is not None for candidate in contenders)
-    return known or any(trial.summary.is_completed or trial.summary.sampled_host_bytes for trial in trials)
+    return known or any(trial.is_completed or trial.sampled_host_bytes for trial in trials)
 
 
 def _evidence(runs: RunFigures) -> str:
     """How the figures are obtained, and how far predictions are off where they were measured too."""
-    counts = Counter(trial.spec.evidence for trial in runs.figures if trial.summary.status is not Status.SKIPPED)
+    counts = Counter(trial.spec.evidence for trial in runs.figures if trial.status is not Status.SKIPPED)
     if not counts:
         return ""
     measured = counts.pop(Evidence.MEASURED, 0)
@@ -92,15 +92,13 @@ def _median_error(predicted: Sequence[Errors]) -> float | None:
 
 def _endings(trials: Sequence[TrialFigures]) -> str:
     """How many completed, and why the others did not, the commonest reason first."""
-    others = [trial.summary for trial in trials if not trial.summary.is_completed]
+    others = [trial for trial in trials if not trial.is_completed]
     if not others:
         return f"{_all_of(len(trials))} completed."
-    counts = Counter(summary.status.words for summary in others)
+    counts = Counter(trial.status.words for trial in others)
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    unknown = [summary for summary in others if not summary.is_whole]  # the first sentence has the need of the others
-    reasons = Counter(
-        reason for summary in unknown if (reason := (summary.reason or "").partition(";")[0] or summary.rule)
-    )
+    unknown = [trial for trial in others if not trial.is_whole]  # the first sentence has the need of the others
+    reasons = Counter(reason for trial in unknown if (reason := (trial.reason or "").partition(";")[0] or trial.rule))
     common = "".join(f"; most common reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
     return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {statuses}{common}."
 
@@ -112,7 +110,7 @@ def _short(text: str) -> str:
 
 def _sampled(trials: Sequence[TrialFigures]) -> str:
     """Of trials that were sampled from outside: the most host memory."""
-    sampled = [(size, trial.label) for trial in trials if (size := trial.summary.sampled_host_bytes)]
+    sampled = [(size, trial.label) for trial in trials if (size := trial.sampled_host_bytes)]
     if not sampled:
         return _NO_MEMORY
     most, label = max(sampled)
@@ -128,7 +126,7 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
     judged = [candidate for candidate in known if candidate.fits is not None]
     ran_out = _ran_out(trials)
     if not judged:
-        on_cpu = all(trial.summary.is_on_cpu for trial in trials)
+        on_cpu = all(trial.is_on_cpu for trial in trials)
         limit = "CPU run: no device limit" if on_cpu else "Device capacity unknown"
         full = f"; {listed(ran_out, _MOST_NAMES)} ran out of memory" if ran_out else ""
         return f"{limit}; device memory {_range(known)}{full}."
@@ -161,8 +159,8 @@ def _ran_out(trials: Sequence[TrialFigures]) -> list[str]:
     """The trials that ran out of device memory, so that nobody knows their need; repeats once."""
     works: dict[object, str] = {}
     for trial in trials:
-        if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and not trial.summary.is_whole:
-            works.setdefault((trial.run_id, trial.summary.config_hash, trial.spec.evidence), trial.label)
+        if trial.status is Status.OUT_OF_DEVICE_MEMORY and not trial.is_whole:
+            works.setdefault((trial.run_id, trial.config_hash, trial.spec.evidence), trial.label)
     return list(works.values())
 
 
@@ -178,7 +176,7 @@ def _range(contenders: Sequence[Candidate]) -> str:
 
 def _when(candidate: Candidate) -> str:
     """`at start-up, steps 59.56 GiB`."""
-    return when_needed(candidate.needs)
+    return when_needed(total_needs(candidate.figures.needs))
 
 
 def _capacities(contenders: Sequence[Candidate]) -> str:
@@ -218,7 +216,7 @@ def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> 
         f"excluded, {what} differ from the reference: {listed(wrong[what], _MOST_NAMES)}"
         for what in sorted(wrong, reverse=True)
     ]
-    void = [trial.label for trial in trials if trial.summary.void]
+    void = [trial.label for trial in trials if trial.void]
     if void:
         parts.append(f"not ranked, allocator retries: {listed(void, _MOST_NAMES)}")
     timed = [candidate for candidate in contenders if candidate.rates]

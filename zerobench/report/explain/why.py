@@ -15,10 +15,10 @@ from zerobench.records.instants import Instant
 from zerobench.records.trials import Trial, case_of
 from zerobench.report.explain.memory_causes import MOMENTS, cause, reduce_buckets
 from zerobench.report.explain.remedies import SMALLER_BUCKET, remedy
-from zerobench.report.explain.rows import PlanRow
 from zerobench.report.explain.topic import phase_words, signed_bytes
-from zerobench.report.figures.capacity import DeviceNeed, device_need, host_instant, total_needs, when_needed
+from zerobench.report.figures.capacity import DeviceNeed, host_instant, total_needs, when_needed
 from zerobench.report.figures.memory_difference import CategoryDifference, difference, merged
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.words.labels import brief
 
 _MOST_PARTS = 3
@@ -26,7 +26,7 @@ _TELLING = 0.05
 """A category smaller than this part of what is explained is not named."""
 
 
-def why_not(best: PlanRow, other: PlanRow) -> list[str]:
+def why_not(best: TrialFigures, other: TrialFigures) -> list[str]:
     """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
 
     The times are those that their steps are expected to take; without both, nothing is said of times.
@@ -34,7 +34,7 @@ def why_not(best: PlanRow, other: PlanRow) -> list[str]:
     return [
         *_does_not_fit(other),
         *_time(best, other),
-        *_more_device_memory(best.trial, other.trial),
+        *_more_device_memory(best, other),
         *_more_host_memory(best, other),
     ]
 
@@ -47,10 +47,10 @@ def name_of(spec: TrialSpec) -> str:
     return f"{name} with {' and '.join(parts)}" if parts else name
 
 
-def _does_not_fit(row: PlanRow) -> Iterator[str]:
-    need, capacity_bytes = row.need, row.device_bytes
-    over_bytes = 0 if need is None else need.total_bytes - capacity_bytes
-    if row.trial.record.status is Status.OUT_OF_DEVICE_MEMORY and over_bytes <= 0:
+def _does_not_fit(row: TrialFigures) -> Iterator[str]:
+    need, capacity_bytes = row.need, row.capacity_bytes
+    over_bytes = 0 if need is None or capacity_bytes is None else need.total_bytes - capacity_bytes
+    if row.status is Status.OUT_OF_DEVICE_MEMORY and over_bytes <= 0:
         yield "ran out of device memory"
     elif need is None:
         yield "memory need unknown (no memory recorded)"
@@ -95,7 +95,7 @@ def _words(category: Category, alike: int = 1) -> str:
     return "master weights and moments" if alike > 1 else category.words
 
 
-def _host_too_small(row: PlanRow) -> Iterator[str]:
+def _host_too_small(row: TrialFigures) -> Iterator[str]:
     needed, there = row.host.needed_bytes, row.host.capacity_bytes
     if needed is None or there is None or needed <= there:
         return
@@ -109,7 +109,7 @@ def _host_too_small(row: PlanRow) -> Iterator[str]:
         yield f"{_words(category)}: {format_bytes(size)} per rank{_because(row.trial, instant, category, size)}"
 
 
-def _time(best: PlanRow, other: PlanRow) -> Iterator[str]:
+def _time(best: TrialFigures, other: TrialFigures) -> Iterator[str]:
     """Of two that fit: which is expected to be faster, or that they are about as fast."""
     ours, theirs = best.expected, other.expected
     if not other.fits or ours is None or theirs is None:
@@ -122,8 +122,8 @@ def _time(best: PlanRow, other: PlanRow) -> Iterator[str]:
     )
 
 
-def _more_device_memory(best: Trial, other: Trial) -> Iterator[str]:
-    ours, theirs = device_need(best), device_need(other)
+def _more_device_memory(best: TrialFigures, other: TrialFigures) -> Iterator[str]:
+    ours, theirs = best.need, other.need
     if ours is None or theirs is None or theirs.total_bytes <= ours.total_bytes:
         return
     more = theirs.total_bytes - ours.total_bytes
@@ -133,8 +133,8 @@ def _more_device_memory(best: Trial, other: Trial) -> Iterator[str]:
         return
     instants = (ours.instant, theirs.instant)
     differences = difference(*instants)
-    yield from _differences(best, other, differences, instants, _TELLING * more)
-    yield from _bucket_against_savings(best, other, differences, instants)
+    yield from _differences(best.trial, other.trial, differences, instants, _TELLING * more)
+    yield from _bucket_against_savings(best.trial, other.trial, differences, instants)
 
 
 def _told_apart(spec: TrialSpec, best: TrialSpec) -> tuple[str, str]:
@@ -198,11 +198,11 @@ def _bucket_against_savings(
     )
 
 
-def _more_host_memory(best: PlanRow, other: PlanRow) -> Iterator[str]:
+def _more_host_memory(best: TrialFigures, other: TrialFigures) -> Iterator[str]:
     ours, theirs = best.host.needed_bytes, other.host.needed_bytes
     if theirs is None or ours is None or theirs <= ours:
         return
-    name, best_name = _told_apart(other.trial.spec, best.trial.spec)
+    name, best_name = _told_apart(other.spec, best.spec)
     yield f"{name} needs {format_bytes(theirs)} of host memory per node, {best_name} {format_bytes(ours)}"
     before, after = host_instant(best.trial), host_instant(other.trial)
     if before is None or after is None:

@@ -4,22 +4,23 @@ A figure that is not available is left out: no tool here has a value for it, and
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.common.vocabulary import Category, Place
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.records import store
-from zerobench.records.instants import Instant, largest_peak
-from zerobench.records.records import TrialRecord
-from zerobench.records.trials import Trial, TrialLosses, completed, ended_trials, refuse_impossible_values
+from zerobench.records.instants import Instant
+from zerobench.records.trials import Trial, ended_trials, losses_alone, refuse_impossible_values
 from zerobench.report.export import schema
 from zerobench.report.export.figures import FIGURES, Figure
-from zerobench.report.export.rows import trial_values
+from zerobench.report.export.rows import summary_row
 from zerobench.report.figures.energy import energies
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.parity import ParityJudge, losses
 from zerobench.report.figures.speed import slowest_steps
-from zerobench.report.figures.summary import summary_of
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.figures.trial_parts import largest_of
 from zerobench.report.words.labels import labels
 
 Setting = str | int | float | bool
@@ -39,14 +40,10 @@ class StepPoint:
 
 
 @dataclass(frozen=True)
-class ExportedTrial:
-    """A trial as it is exported."""
+class ExportRow:
+    """A trial's figures in the form that all exports share."""
 
-    run_id: str
-    label: str
-    """Its short name among the run's trials."""
-    spec: TrialSpec
-    record: TrialRecord
+    trial: TrialFigures
     settings: Mapping[str, Setting]
     """What defines the trial, by column name or dotted DeepSpeed key."""
     figures: Mapping[Figure, float]
@@ -57,41 +54,39 @@ class ExportedTrial:
     @property
     def start_s(self) -> float:
         """When the trial began, Unix time; 0 for one that was never started."""
-        return self.record.started_at_s or 0.0
+        return self.trial.started_at_s or 0.0
 
     @property
     def end_s(self) -> float:
         """When the trial ended, Unix time; 0 for one that was never started."""
-        return self.record.ended_at_s or self.start_s
+        return self.trial.ended_at_s or self.start_s
 
 
-def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
+def exported_trials(run: store.Run) -> Iterator[ExportRow]:
     """The ended trials of `run`, skipped and failed ones included, in the plan's order.
 
     Raises UserError: a record is torn, corrupt or newer than this version.
     """
     ids = [trial.trial_id for trial in ended_trials(run)]
     with refuse_impossible_values(run.folder.trials):
-        known = [TrialLosses.extract(run.trial(trial_id)) for trial_id in ids]
+        known = [losses_alone(run.trial(trial_id)) for trial_id in ids]
         names, judge, joules = labels([trial.spec for trial in known]), ParityJudge(known), energies(run)
     for name, trial_id in zip(names, ids, strict=True):
         trial = run.trial(trial_id)  # read anew, so that what was exported can be let go
         with refuse_impossible_values(trial.folder.path):
-            yield _exported(trial, name, joules.get(trial_id), judge)
+            figures = replace(trial_figures(trial, name), parity=judge.judge(trial))
+            yield _export_row(figures, joules.get(trial_id), _steps(trial))
 
 
-def _exported(trial: Trial, name: str, joules: float | None, judge: ParityJudge) -> ExportedTrial:
-    values = trial_values(trial.record.run_id, summary_of(trial), joules, judge.judge(trial))
-    peaks = ((place, largest_peak(trial, StepKind.STEADY, place)) for place in Place) if completed(trial) else ()
-    return ExportedTrial(
-        run_id=trial.record.run_id,
-        label=name,
-        spec=trial.spec,
-        record=trial.record,
+def _export_row(trial: TrialFigures, joules: float | None, steps: Sequence[StepPoint]) -> ExportRow:
+    values = summary_row(trial) | {"energy_joules": joules}
+    peaks = {place: largest_of(trial.steady, place) for place in Place} if trial.is_completed else {}
+    return ExportRow(
+        trial=trial,
         settings=settings(trial.spec),
         figures={figure: float(values[figure.column]) for figure in FIGURES if values[figure.column] is not None},
-        peaks={place: instant for place, instant in peaks if instant is not None and instant.total_bytes >= 0},
-        steps=_steps(trial),
+        peaks={place: instant for place, instant in peaks.items() if instant is not None and instant.total_bytes >= 0},
+        steps=steps,
     )
 
 

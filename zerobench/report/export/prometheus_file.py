@@ -12,14 +12,14 @@ from typing import Any
 
 from zerobench.common.errors import UserError
 from zerobench.records.folder import writing
-from zerobench.report.export.exported import ExportedTrial, categories
+from zerobench.report.export.exported import ExportRow, categories
 from zerobench.report.export.figures import FIGURES
 from zerobench.report.export.libraries import require
 
 _PEAK_HELP = "Bytes in {place} memory at a steady step's peak, by category, largest rank."
 
 
-def write_prometheus(trials: Iterable[ExportedTrial], path: Path) -> int:
+def write_prometheus(trials: Iterable[ExportRow], path: Path) -> int:
     """Write `trials` to `path`, which appears whole, and return the number of samples.
 
     Raises UserError: prometheus_client is not installed, or `path` cannot be written.
@@ -46,42 +46,42 @@ class _Collector:
         return self._families
 
 
-def _families(trials: Iterable[ExportedTrial], gauge: Any) -> list[Any]:
+def _families(trials: Iterable[ExportRow], gauge: Any) -> list[Any]:
     """A family of gauges for each metric that has a sample, in the order of their first ones."""
     families: dict[str, Any] = {}
-    for trial in trials:
-        trial_labels = {"run": trial.run_id, "trial": trial.record.trial_id, "evidence": trial.spec.evidence.value}
-        for name, text, labels, value in _samples(trial):
+    for row in trials:
+        trial_labels = {"run": row.trial.run_id, "trial": row.trial.trial_id, "evidence": row.trial.spec.evidence.value}
+        for name, text, labels, value in _samples(row):
             family = families.setdefault(name, gauge(f"zerobench_{name}", text))
             family.add_sample(family.name, trial_labels | labels, value)
     return list(families.values())
 
 
-def _samples(trial: ExportedTrial) -> Iterator[tuple[str, str, dict[str, str], float]]:
+def _samples(row: ExportRow) -> Iterator[tuple[str, str, dict[str, str], float]]:
     """Name, help, further labels and value."""
-    record = trial.record
-    yield "trial_info", "Trial definition; the value is always 1.", _info(trial), 1.0
+    record = row.trial
+    yield "trial_info", "Trial definition; the value is always 1.", _info(row), 1.0
     yield "trial_status", "Trial outcome; the value is always 1.", {"status": record.status.value}, 1.0
     times = {"started": record.started_at_s, "ended": record.ended_at_s}
     for name, at_s in times.items():
         if at_s is not None:
             yield f"trial_{name}_timestamp_seconds", f"When the trial {name}, Unix time.", {}, at_s
     for figure in FIGURES:
-        if figure in trial.figures:
+        if figure in row.figures:
             phase = {"phase": figure.phase} if figure.phase else {}
-            yield figure.metric, figure.help, phase, trial.figures[figure] * figure.scale
-    for place, instant in trial.peaks.items():
+            yield figure.metric, figure.help, phase, row.figures[figure] * figure.scale
+    for place, instant in row.peaks.items():
         where = {"rank": str(instant.rank), "phase": instant.phase.value}
         for category, size in categories(instant).items():
             text = _PEAK_HELP.format(place=place.value)
             yield f"{place.value}_peak_bytes", text, {**where, "category": category}, float(size)
 
 
-def _info(trial: ExportedTrial) -> dict[str, str]:
+def _info(row: ExportRow) -> dict[str, str]:
     """Settings as label values; names are made valid, DeepSpeed's dots among them."""
-    named = ((_label_name(name), value) for name, value in trial.settings.items() if name != "evidence")
+    named = ((_label_name(name), value) for name, value in row.settings.items() if name != "evidence")
     shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in named}
-    return {"label": trial.label, **shown}
+    return {"label": row.trial.label, **shown}
 
 
 def _label_name(name: str) -> str:

@@ -16,7 +16,6 @@ from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.predictions.predicted import Cell
 from zerobench.report.figures.run.runs import Errors
 from zerobench.report.figures.speed import Speed
-from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 
 Columns = dict[str, list[Any]]
@@ -63,49 +62,42 @@ def error_columns(cells: Sequence[Cell], against: Evidence) -> Columns:
     return {**columns, "against": [against.value] * len(cells)}
 
 
-def trial_values(run_id: str, summary: Summary, energy_joules: float | None, parity: Parity | None) -> Row:
-    """The row of a trial in the trials table (schema.TRIALS)."""
-    keys = keys_of(summary.spec, run_id, summary.config_hash, summary.num_params)
-    values = keys | summary_values(summary, parity) | {"energy_joules": energy_joules}
-    return {name: values.get(name) for name in schema.TRIALS}
+_OF_SPEED = {field.name for field in fields(Speed)} & set(schema.TRIALS)
 
 
-def summary_values(summary: Summary, parity: Parity | None) -> Row:
-    """The columns of schema.SUMMARY after the keys, but for the label."""
-    columns = {name: getattr(summary, name) for name in schema.SUMMARY if name in _OF_SUMMARY}
-    speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _OF_SPEED}
-    judged = parity if parity is not None and parity.is_judged else None
-    has_norms = parity is not None and parity.are_norms_judged and parity.norm_difference is not None
-    expected = summary.predicted_step.expected
+def trial_keys(trial: TrialFigures) -> Row:
+    """Key columns of `trial` (schema.KEYS)."""
+    return keys_of(trial.spec, trial.run_id, trial.config_hash, trial.num_params)
+
+
+def summary_row(trial: TrialFigures) -> Row:
+    """Row of `trial` in schema.SUMMARY, and so in schema.TRIALS; without its energy."""
+    columns = {name: getattr(trial, name, None) for name in schema.SUMMARY if name not in KEYS}
+    speed = {name: None if trial.speed is None else getattr(trial.speed, name) for name in _OF_SPEED}
+    expected = trial.expected
     return {
+        **trial_keys(trial),
         **columns,
         **speed,
-        "step_bound_s": summary.predicted_step.bound_s,
         "expected_step_s": expected and expected.step_s,
         "expected_step_low_s": expected and expected.low_s,
         "expected_step_high_s": expected and expected.high_s,
-        "status": summary.status.value,
-        "nodes": " ".join(summary.nodes) or None,
+        "status": trial.status.value,
+        "nodes": " ".join(trial.nodes) or None,
+        **parity_values(trial.parity),
+    }
+
+
+def parity_values(parity: Parity | None) -> Row:
+    """Columns of schema.SUMMARY that depend on the trial's reference."""
+    judged = parity if parity is not None and parity.is_judged else None
+    has_norms = parity is not None and parity.are_norms_judged and parity.norm_difference is not None
+    return {
         "loss_parity": parity and parity.difference,
         "norm_parity": parity and parity.norm_difference,
         "loss_parity_holds": judged and judged.losses_agree,
         "norm_parity_holds": parity.norms_agree if parity is not None and has_norms else None,
     }
-
-
-_OF_SUMMARY = {field.name for field in fields(Summary)} - {"status", "nodes"}
-
-_OF_SPEED = {field.name for field in fields(Speed)} & set(schema.TRIALS)
-
-
-def trial_keys(trial: TrialFigures) -> Row:
-    """The key columns of `trial` (schema.KEYS)."""
-    return keys_of(trial.spec, trial.run_id, trial.summary.config_hash, trial.summary.num_params)
-
-
-def summary_row(trial: TrialFigures) -> Row:
-    """The row of `trial` in schema.SUMMARY."""
-    return {**trial_keys(trial), **summary_values(trial.summary, trial.parity), "label": trial.label}
 
 
 def error_rows(errors: Errors) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerobench.config.axes.axes import KEY_COLUMNS
 from zerobench.records.instants import ModelStates
-from zerobench.report.figures.trial import Note, PhaseFigures, RankFigures, StepFigures
+from zerobench.report.figures.trial_parts import Note, PhaseFigures, RankFigures, StepFigures
 
 STRING, INTEGER, FLOAT, BOOLEAN = "string", "Int64", "Float64", "boolean"
 """pandas' nullable dtypes."""

@@ -15,14 +15,14 @@ from typing import Any
 from zerobench.common.vocabulary import Status
 from zerobench.config.trial.trial import slug
 from zerobench.records.folder import writing
-from zerobench.report.export.exported import ExportedTrial, categories
+from zerobench.report.export.exported import ExportRow, categories
 from zerobench.report.export.libraries import require
 
 Scalar = tuple[str, int, float, float]
 """Tag, step, Unix time, value."""
 
 
-def write_tensorboard(trials: Iterable[ExportedTrial], folder: Path) -> int:
+def write_tensorboard(trials: Iterable[ExportRow], folder: Path) -> int:
     """Write each of `trials` to `folder`/<run>/<trial>, over what lay there, and return their number.
 
     Raises UserError: tensorboard is not installed, or `folder` cannot be written.
@@ -30,12 +30,12 @@ def write_tensorboard(trials: Iterable[ExportedTrial], folder: Path) -> int:
     library = _Library()
     count = 0
     with writing(f"--tensorboard: {folder}"):
-        for trial in trials:
+        for row in trials:
             # A run's name and a trial's come from files: as names of folders they must not climb out of `folder`.
-            events = folder / slug(trial.run_id) / slug(trial.record.trial_id)
+            events = folder / slug(row.trial.run_id) / slug(row.trial.trial_id)
             for old in events.glob("events.out.tfevents.*") if events.is_dir() else ():
                 old.unlink()  # TensorBoard would lay an earlier export's curves over the new ones
-            _write(trial, events, library)
+            _write(row, events, library)
             count += 1
     return count
 
@@ -56,30 +56,28 @@ class _Library:
         self.tensor = module("tensorboard.util.tensor_util").make_tensor_proto
 
 
-def _write(trial: ExportedTrial, folder: Path, library: _Library) -> None:
+def _write(row: ExportRow, folder: Path, library: _Library) -> None:
     writer = library.writer(str(folder))
-    for summary, step, at_s in _summaries(trial, library):
+    for summary, step, at_s in _summaries(row, library):
         writer.add_event(library.event(wall_time=at_s, step=step, summary=summary))
     writer.close()
 
 
-def _summaries(trial: ExportedTrial, library: _Library) -> Iterator[tuple[Any, int, float]]:
+def _summaries(row: ExportRow, library: _Library) -> Iterator[tuple[Any, int, float]]:
     """Summary, step and Unix time of each event."""
-    start = library.hparams.hparams_pb(
-        dict(trial.settings), trial_id=trial.record.trial_id, start_time_secs=trial.start_s
-    )
-    yield start, 0, trial.start_s
-    yield _text("outcome", _outcome(trial), library), 0, trial.end_s
-    for tag, step, at_s, value in _scalars(trial):
+    start = library.hparams.hparams_pb(dict(row.settings), trial_id=row.trial.trial_id, start_time_secs=row.start_s)
+    yield start, 0, row.start_s
+    yield _text("outcome", _outcome(row), library), 0, row.end_s
+    for tag, step, at_s, value in _scalars(row):
         yield library.summary(value=[library.summary.Value(tag=tag, simple_value=value)]), step, at_s
-    yield _session_end(trial, library), 0, trial.end_s
+    yield _session_end(row, library), 0, row.end_s
 
 
-def _session_end(trial: ExportedTrial, library: _Library) -> Any:
+def _session_end(row: ExportRow, library: _Library) -> Any:
     """How the trial ended, for the HPARAMS tab: what tensorboard's `session_end_pb` makes, which takes TensorFlow."""
-    succeeded = trial.record.status is Status.COMPLETED
+    succeeded = row.trial.status is Status.COMPLETED
     status = library.status.Value("STATUS_SUCCESS" if succeeded else "STATUS_FAILURE")
-    info = library.hparams_data.SessionEndInfo(status=status, end_time_secs=trial.end_s)
+    info = library.hparams_data.SessionEndInfo(status=status, end_time_secs=row.end_s)
     data = library.hparams_data.HParamsPluginData(session_end_info=info)
     known = library.hparams_metadata
     metadata = known.create_summary_metadata(data)
@@ -87,11 +85,11 @@ def _session_end(trial: ExportedTrial, library: _Library) -> Any:
     return library.summary(value=[value])
 
 
-def _outcome(trial: ExportedTrial) -> str:
+def _outcome(row: ExportRow) -> str:
     """Status and reason for the TEXT tab, which renders Markdown: the reason stands in a code block."""
-    reason = " ".join((trial.record.reason or "").split())
+    reason = " ".join((row.trial.reason or "").split())
     shown = "\n\n    " + reason if reason else ""
-    return f"{trial.record.status.words}, {trial.spec.evidence.value}{shown}"
+    return f"{row.trial.status.words}, {row.trial.spec.evidence.value}{shown}"
 
 
 def _text(tag: str, text: str, library: _Library) -> Any:
@@ -100,14 +98,14 @@ def _text(tag: str, text: str, library: _Library) -> Any:
     return library.summary(value=[value])
 
 
-def _scalars(trial: ExportedTrial) -> Iterator[Scalar]:
-    for point in trial.steps:
+def _scalars(row: ExportRow) -> Iterator[Scalar]:
+    for point in row.steps:
         curves = {"loss/loss": point.loss, "loss/learning_rate": point.learning_rate, "speed/step_time_s": point.step_s}
         for tag, value in curves.items():
             if value is not None:
                 yield tag, point.step_index, point.at_s, value
-    for figure, value in trial.figures.items():
-        yield figure.tag, 0, trial.end_s, value
-    for place, instant in trial.peaks.items():
+    for figure, value in row.figures.items():
+        yield figure.tag, 0, row.end_s, value
+    for place, instant in row.peaks.items():
         for category, size in categories(instant).items():
-            yield f"{place.value}_peak_bytes/{category}", 0, trial.end_s, float(size)
+            yield f"{place.value}_peak_bytes/{category}", 0, row.end_s, float(size)

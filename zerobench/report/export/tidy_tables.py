@@ -20,16 +20,31 @@ import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__
 from zerobench.records import store
-from zerobench.records.trials import Trial, TrialLosses, can_be_compared, ended_trials, refuse_impossible_values
+from zerobench.records.trials import (
+    PlainTrial,
+    Trial,
+    can_be_compared,
+    ended_trials,
+    losses_alone,
+    refuse_impossible_values,
+)
 from zerobench.report.export import schema
 from zerobench.report.export.nvml_samples import write_samples
-from zerobench.report.export.rows import Columns, Row, error_columns, key_values, memory_columns, trial_values
+from zerobench.report.export.rows import (
+    Columns,
+    Row,
+    error_columns,
+    key_values,
+    memory_columns,
+    parity_values,
+    summary_row,
+)
 from zerobench.report.export.sinks import WRITER, TableSink, table_files
 from zerobench.report.figures.energy import energies
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.parity import ParityJudge
 from zerobench.report.figures.predictions.predicted import Pair
 from zerobench.report.figures.run.runs import prediction_pairs
-from zerobench.report.figures.summary import Summary, summary_of
 
 _MEMORY, _TRIALS, _ERRORS = map(schema.arrow_schema, (schema.MEMORY, schema.TRIALS, schema.ERRORS))
 _TYPES = {"memory": _MEMORY, "trials": _TRIALS, "errors": _ERRORS}
@@ -201,13 +216,14 @@ class TrialRows:
     """Rows of the table `trials`, whose losses are compared when the last trial is there."""
 
     def __init__(self) -> None:
-        self._summaries: list[tuple[str, Summary, float | None]] = []
-        self.trials: list[TrialLosses] = []
+        self._rows: list[tuple[Any, ...]] = []
+        self.trials: list[PlainTrial] = []
 
     def add(self, trial: Trial, energy_joules: float | None) -> None:
         """Take the next trial, and the energy of its timed steps."""
-        self.trials.append(TrialLosses.extract(trial))
-        self._summaries.append((trial.record.run_id, summary_of(trial), energy_joules))
+        self.trials.append(losses_alone(trial))
+        row = summary_row(trial_figures(trial)) | {"energy_joules": energy_joules}
+        self._rows.append(tuple(row[name] for name in schema.TRIALS))
 
     def passing(self, trials: Iterable[store.Trial], samples: TableSink) -> Iterator[store.Trial]:
         """Each of `trials`, taken, with its NVML samples written."""
@@ -222,11 +238,9 @@ class TrialRows:
 
     def table(self) -> Any:
         """The rows, as a pyarrow table."""
-        summaries, judge = zip(self._summaries, self.trials, strict=True), self.judge
-        return rows_table(
-            schema.TRIALS,
-            (
-                trial_values(run_id, summary, energy, judge.judge(trial))
-                for (run_id, summary, energy), trial in summaries
-            ),
+        judge = self.judge
+        rows = (
+            dict(zip(schema.TRIALS, row, strict=True)) | parity_values(judge.judge(trial))
+            for row, trial in zip(self._rows, self.trials, strict=True)
         )
+        return rows_table(schema.TRIALS, rows)

@@ -7,7 +7,7 @@ from zerobench.common.vocabulary import Category
 from zerobench.config.trial.trial import Evidence
 from zerobench.records import store
 from zerobench.records.records import MemoryCourse
-from zerobench.records.trials import TrialLosses, ended_trials, refuse_impossible_values
+from zerobench.records.trials import ended_trials, losses_alone, refuse_impossible_values
 from zerobench.report.figures.memory_courses import ranks_with_courses, read_courses
 from zerobench.report.words.labels import labels
 
@@ -33,7 +33,7 @@ def timelines(run: store.Run) -> Iterator[Timeline]:
     Raises UserError: a record is torn, corrupt or newer than this version.
     """
     with refuse_impossible_values(run.folder.trials):
-        known = [TrialLosses.extract(run.trial(trial.trial_id)) for trial in ended_trials(run)]
+        known = [losses_alone(run.trial(trial.trial_id)) for trial in ended_trials(run)]
         names = labels([trial.spec for trial in known])
     for name, trial in zip(names, known, strict=True):
         folder = run.folder.trial(trial.spec.trial_id)

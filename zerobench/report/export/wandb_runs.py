@@ -15,47 +15,47 @@ from typing import Any
 
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Status
-from zerobench.report.export.exported import ExportedTrial, categories
+from zerobench.report.export.exported import ExportRow, categories
 from zerobench.report.export.libraries import require
 
 
-def write_wandb(trials: Iterable[ExportedTrial], project: str, folder: Path | None = None) -> int:
+def write_wandb(trials: Iterable[ExportRow], project: str, folder: Path | None = None) -> int:
     """Send `trials` to `project` and return their number; wandb keeps its files in `folder`/wandb, or where it likes.
 
     Raises UserError: wandb is not installed, or refuses (no key, no network, a bad project name).
     """
     library = require("wandb", "wandb", "--wandb")
     count = 0
-    for trial in trials:
+    for row in trials:
         try:
-            _send(trial, library, project, folder)
+            _send(row, library, project, folder)
         except (library.Error, OSError) as error:
             raise UserError(f"--wandb: {project}: {' '.join(str(error).split())}") from None
         count += 1
     return count
 
 
-def _send(trial: ExportedTrial, library: Any, project: str, folder: Path | None) -> None:
+def _send(row: ExportRow, library: Any, project: str, folder: Path | None) -> None:
     # An id that the server knows is gone on with; offline there is none to ask, and wandb warns of the word.
     resume = "allow" if os.environ.get("WANDB_MODE", "online") in {"online", "shared"} else None
-    name = f"{trial.run_id}/{trial.record.trial_id}"
+    name = f"{row.trial.run_id}/{row.trial.trial_id}"
     run = library.init(
         project=project,
         id=hashlib.sha256(name.encode()).hexdigest()[:16],  # wandb's ids are short and take few characters
         resume=resume,
         reinit="create_new",
-        name=trial.label,
-        group=trial.run_id,
-        tags=[trial.spec.evidence.value, trial.record.status.value],
-        config={"run_id": trial.run_id, "trial_id": trial.record.trial_id, **trial.settings},
+        name=row.trial.label,
+        group=row.trial.run_id,
+        tags=[row.trial.spec.evidence.value, row.trial.status.value],
+        config={"run_id": row.trial.run_id, "trial_id": row.trial.trial_id, **row.settings},
         dir=None if folder is None else str(folder),
         settings=_settings(library),
     )
-    for point in trial.steps:
+    for point in row.steps:
         curves = {"loss": point.loss, "learning_rate": point.learning_rate, "step_time_s": point.step_s}
         run.log({name: value for name, value in curves.items() if value is not None}, step=point.step_index)
-    run.summary.update(_summary(trial))
-    run.finish(exit_code=0 if trial.record.status in {Status.COMPLETED, Status.SKIPPED} else 1)
+    run.summary.update(_summary(row))
+    run.finish(exit_code=0 if row.trial.status in {Status.COMPLETED, Status.SKIPPED} else 1)
 
 
 def _settings(library: Any) -> Any:
@@ -71,12 +71,12 @@ def _settings(library: Any) -> Any:
     )
 
 
-def _summary(trial: ExportedTrial) -> dict[str, Any]:
+def _summary(row: ExportRow) -> dict[str, Any]:
     """Outcome, figures and peaks by category; names without dots, which wandb reads as nesting."""
-    known: dict[str, Any] = {"status": trial.record.status.value}
-    if trial.record.reason:
-        known["reason"] = trial.record.reason
-    known |= {figure.tag: value for figure, value in trial.figures.items()}
-    for place, instant in trial.peaks.items():
+    known: dict[str, Any] = {"status": row.trial.status.value}
+    if row.trial.reason:
+        known["reason"] = row.trial.reason
+    known |= {figure.tag: value for figure, value in row.figures.items()}
+    for place, instant in row.peaks.items():
         known |= {f"{place.value}_peak_bytes/{name}": size for name, size in categories(instant).items()}
     return known

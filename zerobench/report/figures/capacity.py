@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from zerobench.common.units import format_bytes
-from zerobench.common.vocabulary import Phase, Place, StepKind
+from zerobench.common.vocabulary import Phase, Place, Status, StepKind
 from zerobench.config.derived.sharding import state_shard_size
-from zerobench.config.trial.trial import Offload, Precision
+from zerobench.config.trial.trial import Evidence, Offload, Precision
 from zerobench.estimate.time.kernels import FP32_BYTES
 from zerobench.records.instants import Instant, peak_instant
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, case_of
+from zerobench.report.figures.fit import Fit, Space
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DeviceNeed:
     """What one rank needs of its GPU at start-up or in steps, in parts that add up to it."""
 
@@ -63,6 +64,17 @@ def reserved_words(reserved: Mapping[StepKind, int]) -> str:
 def total_needs(needs: Mapping[StepKind, DeviceNeed]) -> dict[StepKind, int]:
     """The totals of `needs`."""
     return {step: need.total_bytes for step, need in needs.items()}
+
+
+def fit_of(trial: Trial, needs: Mapping[StepKind, DeviceNeed], device_bytes: int | None, host_bytes: int | None) -> Fit:
+    """Needs of `trial`, of one GPU and of one node, against the memory there is; None: capacity not known.
+
+    The host of a measured trial held it, whatever it has.
+    """
+    need, was_refused = largest_need(needs), trial.record.status is Status.OUT_OF_DEVICE_MEMORY
+    device = Space(None if need is None else need.total_bytes, device_bytes, was_refused)
+    needs_host = bool(trial.spec.offloaded_to) and trial.spec.evidence is not Evidence.MEASURED
+    return Fit(device, Space(host_bytes_per_node(trial), host_bytes), needs_host)
 
 
 def device_need(trial: Trial) -> DeviceNeed | None:

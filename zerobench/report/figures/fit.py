@@ -50,23 +50,30 @@ class Fit:
 
     @property
     def is_known(self) -> bool:
-        """Whether the need of the device is known."""
-        return self.device.needed_bytes is not None
+        """True if the need and the capacity of the device are known."""
+        return self.device.room is not None
 
     @property
     def fits(self) -> bool:
-        """Whether device and host hold it; false where the need is not known."""
+        """True if device and host hold it, as far as the host's memory is known."""
         return self.is_known and self.device.fits and self.host.fits
 
     @property
     def has_room(self) -> bool:
-        """Whether device and host hold it with room to spare."""
-        return self.is_known and self.device.has_room and self.host.has_room
+        """True if device and host hold it with room to spare, as far as the host's memory is known."""
+        return self.room >= ROOM
 
     @property
     def room(self) -> float:
-        """The free share of the scarcer of device and host memory."""
-        return min((room for room in (self.device.room, self.host.room) if room is not None), default=0.0)
+        """The free share of the scarcer of device and host memory; -1 if not known of the device."""
+        if self.device.room is None:
+            return -1.0
+        return self.device.room if self.host.room is None else min(self.device.room, self.host.room)
+
+    @property
+    def host_unchecked(self) -> bool:
+        """True if it needs host memory and nobody said how much there is."""
+        return self.needs_host and self.host.room is None
 
     @property
     def verdict(self) -> str:
@@ -78,6 +85,6 @@ class Fit:
         lacking = [name for name, space in (("device", self.device), ("host", self.host)) if not space.fits]
         if lacking:
             return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
-        if self.needs_host and self.host.room is None:
+        if self.host_unchecked:
             return "not checked"
         return "yes" if self.device.has_room and self.host.has_room else "tight"

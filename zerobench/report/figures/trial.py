@@ -1,110 +1,118 @@
-"""All that documents show of one trial, small enough to be held of each of a hundred thousand."""
+"""All figures of one trial, which plans, tables, charts, headlines and exports read.
+
+zerobench.report.figures.make makes them, once; they are small enough to be held of each of a hundred thousand trials.
+"""
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.common.vocabulary import Place, Status, StepKind
 from zerobench.config.derived.roles import Role
-from zerobench.config.trial.trial import TrialSpec
-from zerobench.records.instants import (
-    Instant,
-    ModelStates,
-    end_instant,
-    largest_peak,
-    model_states,
-    peak_bytes_of,
-    peak_instant,
-)
-from zerobench.records.records import MemoryRow, PhaseMark, RankRecord
-from zerobench.records.trials import Trial, roles
-from zerobench.report.figures.batch_ramp import BatchFigures, batch_figures
-from zerobench.report.figures.host_parameters import Holder, holders
+from zerobench.config.trial.trial import Evidence, Offload, TrialSpec
+from zerobench.estimate.time.bound import StepBound
+from zerobench.estimate.time.step import ExpectedStep
+from zerobench.records.instants import Instant
+from zerobench.records.trials import Trial
+from zerobench.report.figures.batch_ramp import BatchFigures
+from zerobench.report.figures.capacity import DeviceNeed, largest_need
+from zerobench.report.figures.fit import Fit, Space
+from zerobench.report.figures.host_parameters import Holder
 from zerobench.report.figures.name import TrialName
 from zerobench.report.figures.parity import Parity
-from zerobench.report.figures.pipeline import StageRow, stages
-from zerobench.report.figures.recovery import CheckpointFigures, resumed
-from zerobench.report.figures.server import Side, side_sentences, sides
-from zerobench.report.figures.speed import slowest_steps, step_seconds_by_rank, timed_tokens
-from zerobench.report.figures.standing import HeldShare, stood
-from zerobench.report.figures.strategy_figures import Figures, figures_of
-from zerobench.report.figures.summary import Summary, summary_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFigures:
-    """One rank. The first peak is that of the first step, start-up included; device and host peaks those of
-    the steady step; allocated, reserved and used those of any step.
-    """
-
-    rank: int
-    role: str
-    hostname: str
-    node: int | None
-    device_name: str
-    device_uuid: str | None
-    device_peak_bytes: int | None
-    first_peak_bytes: int | None
-    host_peak_bytes: int | None
-    allocated_peak_bytes: int | None
-    reserved_peak_bytes: int | None
-    nvml_used_peak_bytes: int | None
-    context_bytes: int | None
-    collectives_bytes: int | None
-    other_processes_bytes: int | None
-    alloc_retries: int | None
-    step_time_s_median: float | None
-    states: ModelStates | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseFigures:
-    """Totals of one place over one phase; Unix times of the phase in that same step."""
-
-    rank: int
-    step: StepKind
-    phase: str
-    place: Place
-    live_bytes: int | None
-    peak_bytes: int | None
-    start_s: float | None
-    end_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFigures:
-    """A timed step as its slowest rank took it; `tokens`: of the step, all ranks together."""
-
-    step_index: int
-    step_s: float
-    forward_s: float | None
-    backward_s: float | None
-    optimizer_s: float | None
-    tokens: int | None
+from zerobench.report.figures.pipeline import StageRow
+from zerobench.report.figures.recovery import CheckpointFigures
+from zerobench.report.figures.server import Side
+from zerobench.report.figures.speed import Speed
+from zerobench.report.figures.standing import HeldShare
+from zerobench.report.figures.strategy_figures import Figures
+from zerobench.report.figures.trial_parts import Note, PhaseFigures, RankFigures, StepFigures, largest_of
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What a reader of the figures must know; `rank` is None where the trial says it as a whole."""
+class Rate:
+    """Tokens per second and rank."""
 
-    rank: int | None
-    note: str
+    tokens_per_s: float
+    interval: tuple[float, float] | None = None
+    """80% interval of an expected rate; None for a measured one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFigures:
-    """One trial: its summary, its peaks by category, its ranks, and the course of its step."""
+    """Bytes, seconds and losses of one trial; None: not available.
 
+    Speed and losses are those of completed trials, device and host peaks those of trials that are whole. NVML's figures
+    stand for every trial that it watched.
+    """
+
+    trial: Trial
+    """Its record. A run's figures hold none of its ranks: they are read again where a table asks for them."""
+    spec: TrialSpec
     run_id: str
     trial_id: str
-    summary: Summary
+    config_hash: str
     label: str = ""
-    """Its name in tables, which only all trials together decide."""
+    """Its name in tables, which depends on the other trials."""
     parity: Parity | None = None
-    """How its losses and gradients compare with its reference's, which another trial decides."""
+    """Losses and gradients against its reference's, which is another trial."""
+    num_params: int | None
+    status: Status
+    reason: str | None
+    rule: str | None
+    is_whole: bool
+    """True if its memory is that of all the work: it completed, or did not fit and was played again with room."""
+    why: str | None
+    """Why it has no figures, in one line; None where it completed."""
+    started_at_s: float | None
+    ended_at_s: float | None
+    nodes: Sequence[str]
+    job: str | None
+    """Slurm's id of the job that ran it."""
+    speed: Speed | None
+    """Without per-step times; see `timed_s`."""
+    timed_s: Sequence[float]
+    """Seconds of the timed steps with the full batch, of the slowest rank in each."""
+    timed_tokens: int
+    """Of all timed steps."""
+    is_alone: bool
+    """True if one rank ran alone of many."""
+    void: str | None
+    """Why the throughput is void."""
+    flops_formulas: Sequence[str]
+    device_peak_bytes: int | None
+    nvml_peak_bytes: int | None
+    host_peak_bytes: int | None
+    sampled_host_bytes: int | None
+    """Largest resident memory of all processes of a node; None without samples."""
+    nvme_held_bytes: int | None
+    """NVMe bytes at the end of a phase, on the rank that has most."""
+    nvme_read_bytes_per_s: float | None
+    nvme_write_bytes_per_s: float | None
+    loss_first: float | None
+    loss_last: float | None
+    bound: StepBound | None
+    """Lower bound of a predicted step."""
+    expected: ExpectedStep | None
+    """Expected time of a predicted step."""
+    expected_mfu: float | None
+    """Model FLOP/s in the expected step over the GPU's peak, 0 to 1."""
+    settings: str
+    """DeepSpeed keys of the sweep, and what no key column says of a trial."""
+    device_name: str | None
+    is_on_cpu: bool
+    """True if no rank had a device of its own, so that none limits them."""
+    gpu: str | None
+    """The catalogue's name."""
+    needs: Mapping[StepKind, DeviceNeed]
+    """Memory that one GPU needs at start-up, and in steps, each in parts."""
+    fit: Fit
+    """Needs of one GPU and of one node against the memory there is."""
+    has_trace: bool
+    """True if a rank recorded the order in which the engine issued its work, which is replayed."""
+    has_allocator: bool
+    """True if a rank's allocator was watched or played: else its slack is not in the need."""
     roles: Sequence[str]
     steady: Sequence[tuple[Place, Instant]]
     """In each place, of each role, the steady peak of the rank where it is largest."""
@@ -125,181 +133,178 @@ class TrialFigures:
     standing: Sequence[HeldShare]
     """Memory held at the failed allocation."""
     compared: Sequence[Figures]
-    """What is held against a single process' of the same work: its sides, of a trial that was measured."""
+    """Its sides as they are compared with a single process, of a measured trial."""
     resumed: CheckpointFigures | None
-    """What its checkpoints cost; without the distance of its losses, which takes another trial."""
-
-    @property
-    def spec(self) -> TrialSpec:
-        return self.summary.spec
-
-    @property
-    def is_believed(self) -> bool:
-        """Whether its losses and gradients do not speak against it."""
-        return self.parity is None or self.parity.agrees
+    """Cost of its checkpoints; without the distance of its losses, which takes another trial."""
 
     @property
     def name(self) -> TrialName:
-        """What every table says of it."""
-        status = self.summary.status.value
+        """The trial as every table names it."""
         return TrialName(
-            self.trial_id, self.label, self.spec.evidence.value, self.summary.gpu, status, self.is_believed
+            self.trial_id, self.label, self.spec.evidence.value, self.gpu, self.status.value, self.is_believed
         )
 
     @property
     def marked_label(self) -> str:
-        """Its name in charts: with a mark where its memory is not believed."""
+        """Its name in charts, marked where its memory is not believed."""
         return self.label if self.is_believed else f"! {self.label}"
+
+    @property
+    def is_believed(self) -> bool:
+        """False if its losses or gradients differ from its reference's."""
+        return self.parity is None or self.parity.agrees
+
+    @property
+    def is_completed(self) -> bool:
+        """True if the trial ran to its end, so that its figures are those of the work that was asked."""
+        return self.status is Status.COMPLETED
+
+    @property
+    def is_measured(self) -> bool:
+        """True if its figures were seen on real ranks."""
+        return self.spec.evidence is Evidence.MEASURED
+
+    @property
+    def need(self) -> DeviceNeed | None:
+        """The larger of the needs: what has to fit."""
+        return largest_need(self.needs)
+
+    @property
+    def device(self) -> Space:
+        """One GPU's memory."""
+        return self.fit.device
+
+    @property
+    def host(self) -> Space:
+        """One node's memory."""
+        return self.fit.host
+
+    @property
+    def fits(self) -> bool:
+        """True if device and host hold it, as far as is known."""
+        return self.fit.fits
+
+    @property
+    def has_room(self) -> bool:
+        """True if device and host hold it with room to spare."""
+        return self.fit.has_room
+
+    @property
+    def room(self) -> float:
+        """The free share of the scarcer of device and host memory; -1 if not known of the device."""
+        return self.fit.room
+
+    @property
+    def device_needed_bytes(self) -> int | None:
+        return self.device.needed_bytes
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory of one device."""
+        return self.device.capacity_bytes
+
+    @property
+    def host_needed_bytes(self) -> int | None:
+        return self.host.needed_bytes
+
+    @property
+    def host_capacity_bytes(self) -> int | None:
+        return self.host.capacity_bytes
+
+    @property
+    def scaled_bytes(self) -> int | None:
+        """Need of the scarcer memory, scaled to the device's: one figure to compare with one capacity."""
+        capacity_bytes = self.device.capacity_bytes
+        return None if not self.needs or capacity_bytes is None else round((1 - self.room) * capacity_bytes)
+
+    @property
+    def share_of_capacity(self) -> float | None:
+        """The device's peak over its memory."""
+        if self.device_peak_bytes is None or not self.capacity_bytes:
+            return None
+        return self.device_peak_bytes / self.capacity_bytes
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of all ranks together."""
+        return None if self.speed is None else self.speed.tokens_per_s
+
+    @property
+    def expected_tokens_per_s(self) -> float | None:
+        """Of all ranks together."""
+        return None if self.expected is None else self.spec.global_batch_tokens / self.expected.step_s
+
+    @property
+    def rate(self) -> Rate | None:
+        """Tokens per second and rank: measured, or else expected."""
+        tokens, expected = self.spec.tokens_per_gpu, self.expected
+        if self.tokens_per_s is not None:
+            return Rate(self.tokens_per_s / self.spec.world_size)
+        if expected is None:
+            return None
+        return Rate(tokens / expected.step_s, (tokens / expected.high_s, tokens / expected.low_s))
+
+    @property
+    def least_step_s(self) -> float | None:
+        """Lower bound of a step's seconds."""
+        return None if self.bound is None else self.bound.step_s
+
+    @property
+    def step_bound_s(self) -> float | None:
+        """Lower bound of a step's seconds, if all of its terms are known."""
+        return None if self.bound is None or not self.bound.is_whole else self.bound.step_s
+
+    @property
+    def is_replayed(self) -> bool:
+        """True if its expected time is that of the recorded issue order, which DeepSpeed keys change."""
+        return self.has_trace and self.spec.adapter is None
+
+    @property
+    def lacks_allocator(self) -> bool:
+        """True if memory that the allocator holds beyond tensors is not known: no formula knows it of such work."""
+        return self.spec.evidence is Evidence.FORMULA and not self.has_allocator
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds from the start of the trial to its end."""
+        known = self.started_at_s is not None and self.ended_at_s is not None
+        return (self.ended_at_s or 0) - (self.started_at_s or 0) if known else None
+
+    @property
+    def offload(self) -> str:
+        """The farthest place that a state is offloaded to, or `none`."""
+        return next((place.value for place in (Offload.NVME, Offload.CPU) if self.offloads(place)), Offload.NONE.value)
+
+    @property
+    def among_ranks(self) -> list[RankFigures]:
+        """The ranks that train, or a server if it ran alone."""
+        return [rank for rank in self.ranks if rank.role == Role.WORKER] or list(self.ranks)
+
+    @property
+    def steady_peak(self) -> Instant | None:
+        """The device's largest instant of a steady step."""
+        return largest_of(self.steady, Place.DEVICE)
+
+    @property
+    def start_up_bytes(self) -> int | None:
+        """The device's peak of init and the first step."""
+        known = [rank.first_peak_bytes for rank in self.ranks if rank.first_peak_bytes is not None]
+        return max(known, default=None)
+
+    def offloads(self, *places: Offload) -> bool:
+        """True if optimizer states or parameters are offloaded to one of `places`; to any without them."""
+        return bool(self.spec.offloaded_to & set(places or Offload))
 
     def peak(self, place: Place) -> Instant | None:
         """The largest steady peak of `place`, by category."""
         return next((instant for where, instant in self.peaks if where is place), None)
 
     def beside(self, label: str, parity: Parity | None, loss_distance: float | None) -> TrialFigures:
-        """It with what other trials decide: its label, and how far its losses are from theirs."""
+        """Copy with the label, parity and loss distance, which depend on the other trials."""
         with_distance = self.resumed and replace(self.resumed, loss_distance=loss_distance)
         return replace(self, label=label, parity=parity, resumed=with_distance)
 
-    @property
-    def among_ranks(self) -> list[RankFigures]:
-        """The ranks that stand beside each other: those that train; a server where it alone was run."""
-        return [rank for rank in self.ranks if rank.role == Role.WORKER] or list(self.ranks)
 
-
-def trial_figures(trial: Trial) -> TrialFigures:
-    """The figures of `trial`, without its label and its parity."""
-    steady, present = list(_steady(trial)), roles(trial)
-    return TrialFigures(
-        run_id=trial.record.run_id,
-        trial_id=trial.record.trial_id,
-        summary=summary_of(trial),
-        roles=present,
-        steady=steady,
-        peaks=list(_peaks(trial, steady)),
-        ranks=list(_ranks(trial)),
-        phases=list(_phases(trial, steady)),
-        steps=list(_steps(trial)),
-        notes=[Note(rank, sys.intern(note)) for rank, note in _notes(trial)],
-        sides=sides(trial),
-        stages=stages(trial),
-        batches=batch_figures(trial),
-        holders=list(holders(trial)),
-        standing=list(stood(trial)),
-        compared=list(figures_of(trial)),
-        resumed=resumed(trial, ()),
-    )
-
-
-Peaks = Sequence[tuple[Place, Instant]]
-
-
-def _steady(trial: Trial) -> Iterator[tuple[Place, Instant]]:
-    places = {row.place for rank in trial.ranks for row in rank.memory}
-    for place in (held for held in Place if held in places):
-        for role in roles(trial):
-            instant = largest_peak(trial, StepKind.STEADY, place, role)
-            if instant is not None:
-                yield place, instant
-
-
-def _largest_of(steady: Peaks, place: Place) -> Instant | None:
-    """The largest over the roles, the lowest rank of equals."""
-    instants = [instant for where, instant in steady if where is place]
-    return max(instants, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
-
-
-def _peaks(trial: Trial, steady: Peaks) -> Iterator[tuple[Place, Instant]]:
-    """The steady peaks; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
-    for place in dict.fromkeys(place for place, _ in steady):
-        peak = _largest_of(steady, place)
-        if peak is not None and not peak.categories:
-            rank = next(rank for rank in trial.ranks if rank.rank == peak.rank)
-            peak = end_instant(rank, StepKind.STEADY, peak.phase, place)
-        if peak is not None:
-            yield place, peak
-
-
-def _ranks(trial: Trial) -> Iterator[RankFigures]:
-    seconds = step_seconds_by_rank(trial)
-    for rank in trial.ranks:
-        rows, outside = rank.device_memory, rank.context
-        yield RankFigures(
-            rank=rank.rank,
-            role=rank.role,
-            hostname=rank.hostname,
-            node=rank.node,
-            device_name=rank.device_name,
-            device_uuid=rank.device_uuid,
-            device_peak_bytes=_peak_bytes(rank, StepKind.STEADY, Place.DEVICE),
-            first_peak_bytes=_peak_bytes(rank, StepKind.FIRST, Place.DEVICE),
-            host_peak_bytes=_peak_bytes(rank, StepKind.STEADY, Place.HOST),
-            allocated_peak_bytes=_largest(row.peak_allocated_bytes for row in rows),
-            reserved_peak_bytes=_largest(row.peak_reserved_bytes for row in rows),
-            nvml_used_peak_bytes=_largest(row.nvml_used_bytes for row in rows),
-            context_bytes=None if outside is None else outside.context_bytes,
-            collectives_bytes=None if outside is None else outside.collectives_bytes,
-            other_processes_bytes=None if outside is None else outside.before_bytes,
-            alloc_retries=_largest(row.alloc_retries for row in rows),
-            step_time_s_median=seconds.get(rank.rank),
-            states=model_states(rank),
-        )
-
-
-def _peak_bytes(rank: RankRecord, step: StepKind, place: Place) -> int | None:
-    instant = peak_instant(rank, step, place)
-    return None if instant is None else instant.total_bytes
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _phases(trial: Trial, steady: Peaks) -> Iterator[PhaseFigures]:
-    fullest = _largest_of(steady, Place.DEVICE)
-    rank = next((rank for rank in trial.ranks if fullest is None or rank.rank == fullest.rank), None)
-    if rank is None:
-        return
-    totals: dict[tuple[StepKind, Phase, Place], MemoryRow | None] = {}
-    for row in rank.memory:
-        key = row.step, row.phase, row.place
-        totals[key] = totals.get(key) or (row if row.category is Category.TOTAL else None)
-    for (step, phase, place), total in totals.items():
-        mark = _mark(rank, step, phase)
-        yield PhaseFigures(
-            rank=rank.rank,
-            step=step,
-            phase=phase.value,
-            place=place,
-            live_bytes=None if total is None else total.live_bytes,
-            peak_bytes=None if total is None else peak_bytes_of(total),
-            start_s=None if mark is None else mark.start_s,
-            end_s=None if mark is None else mark.end_s,
-        )
-
-
-def _mark(rank: RankRecord, step: StepKind, phase: str) -> PhaseMark | None:
-    """The mark of `phase` in the step that the memory rows are of: the first, or the last memory step."""
-    kind = "first" if step is StepKind.FIRST else "memory"
-    marks = [mark for mark in rank.marks if mark.phase == phase and (mark.kind == kind or mark.step_index < 0)]
-    return marks[-1] if marks else None
-
-
-def _steps(trial: Trial) -> Iterator[StepFigures]:
-    steps = slowest_steps(trial)
-    sizes = timed_tokens(trial) if trial.spec.knows("gradient_accumulation_steps") else []
-    for index, (step, tokens) in enumerate(itertools.zip_longest(steps, sizes[: len(steps)])):
-        yield StepFigures(
-            step_index=index,
-            step_s=step.step_s,
-            forward_s=step.forward_s,
-            backward_s=step.backward_s,
-            optimizer_s=step.optimizer_s,
-            tokens=tokens,
-        )
-
-
-def _notes(trial: Trial) -> Iterator[tuple[int | None, str]]:
-    yield from ((None, note) for note in trial.record.notes)
-    yield from ((rank.rank, note) for rank in trial.ranks for note in rank.notes)
-    yield from ((None, sentence) for sentence in side_sentences(trial))
-    yield from ((None, text) for text in dict.fromkeys(text for rank in trial.ranks for text in rank.departures))
+def evidence_words(trials: Iterable[TrialFigures]) -> str:
+    """How the figures of `trials` were obtained, for titles: `simulated`, `formula`."""
+    return ", ".join(dict.fromkeys(trial.spec.evidence.value for trial in trials))

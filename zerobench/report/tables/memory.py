@@ -8,7 +8,8 @@ from zerobench.config.derived.roles import Role
 from zerobench.config.trial.trial import Offload
 from zerobench.records.instants import Instant
 from zerobench.report.figures.stats import RankSpread, spread_over_ranks
-from zerobench.report.figures.trial import RankFigures, TrialFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.figures.trial_parts import RankFigures
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, unit_column
 from zerobench.report.words.column_units import Unit, byte_unit, show_percent
 
@@ -30,14 +31,14 @@ class Peak:
 
 def _instants(trial: TrialFigures, place: Place) -> list[Instant]:
     """The steady peaks of a whole trial; of one with a server, of the server and of its workers."""
-    return [instant for where, instant in trial.steady if where is place and trial.summary.is_whole]
+    return [instant for where, instant in trial.steady if where is place and trial.is_whole]
 
 
 def _peaks(trial: TrialFigures) -> list[Peak]:
-    instants, summary = _instants(trial, Place.DEVICE), trial.summary
+    instants = _instants(trial, Place.DEVICE)
     start_up = {role: _start_up(rank for rank in trial.ranks if rank.role == role) for role in trial.roles}
     return [
-        Peak(instant, start_up.get(instant.role), summary.host_peak_bytes, summary.share_of_capacity)
+        Peak(instant, start_up.get(instant.role), trial.host_peak_bytes, trial.share_of_capacity)
         for instant in instants
     ]
 
@@ -134,7 +135,7 @@ def over_ranks(trial: TrialFigures) -> list[OverRanks]:
     """Of a whole trial, its ranks beside each other; a server is none of them."""
     known = {rank.rank: rank.device_peak_bytes for rank in trial.among_ranks if rank.device_peak_bytes is not None}
     spread = spread_over_ranks(known)
-    if spread is None or not trial.summary.is_whole:
+    if spread is None or not trial.is_whole:
         return []
     return [OverRanks(spread, len(known), _start_up(trial.among_ranks))]
 
@@ -175,9 +176,7 @@ def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
 
 def host_table(trials: Sequence[TrialFigures]) -> Table[Instant]:
     """A row for each trial that offloads states."""
-    lines = lines_of(
-        (trial for trial in trials if trial.summary.offloads()), lambda trial: _instants(trial, Place.HOST)
-    )
+    lines = lines_of((trial for trial in trials if trial.offloads()), lambda trial: _instants(trial, Place.HOST))
     unit = byte_unit(line.figures.total_bytes for line in lines)
     rest = ("activations", "logits", "temporaries", "small")
     columns = [
@@ -202,13 +201,11 @@ def host_table(trials: Sequence[TrialFigures]) -> Table[Instant]:
 
 def nvme_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial that offloads to NVMe: what lies there, and how fast it moved."""
-    lines = lines_of(
-        trials, lambda trial: [trial] if trial.summary.is_whole and trial.summary.offloads(Offload.NVME) else []
-    )
-    unit, speed = byte_unit(trial.summary.nvme_held_bytes for trial in figures_of(lines)), Unit("GB/s", 1e9, 2)
+    lines = lines_of(trials, lambda trial: [trial] if trial.is_whole and trial.offloads(Offload.NVME) else [])
+    unit, speed = byte_unit(trial.nvme_held_bytes for trial in figures_of(lines)), Unit("GB/s", 1e9, 2)
     columns: list[Column[TrialFigures]] = [
-        unit_column("held", unit, lambda trial: trial.summary.nvme_held_bytes, narrow=f"held, {unit.name}"),
-        unit_column("read", speed, lambda trial: trial.summary.nvme_read_bytes_per_s, narrow="read, GB/s"),
-        unit_column("written", speed, lambda trial: trial.summary.nvme_write_bytes_per_s, narrow="written, GB/s"),
+        unit_column("held", unit, lambda trial: trial.nvme_held_bytes, narrow=f"held, {unit.name}"),
+        unit_column("read", speed, lambda trial: trial.nvme_read_bytes_per_s, narrow="read, GB/s"),
+        unit_column("written", speed, lambda trial: trial.nvme_write_bytes_per_s, narrow="written, GB/s"),
     ]
     return Table(NVME, "held: largest rank. GB/s: all ranks, averaged over the whole steady step.", columns, lines)

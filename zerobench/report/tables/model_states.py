@@ -81,8 +81,8 @@ def states_table(trials: Sequence[TrialFigures]) -> Table[StatesRow]:
 
 def states_rows(trial: TrialFigures) -> Iterator[StatesRow]:
     """The largest rank of each role of a whole trial that measured them."""
-    terms = paper_terms(trial.spec, trial.summary.num_params)
-    for role in trial.roles if trial.summary.is_whole else ():
+    terms = paper_terms(trial.spec, trial.num_params)
+    for role in trial.roles if trial.is_whole else ():
         held = [rank.states for rank in trial.ranks if rank.states is not None and rank.role == role]
         if held:
             yield StatesRow(max(held, key=lambda states: (states.total_bytes, -states.rank)), terms)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 from zerobench.common.units import counted, format_seconds
 from zerobench.common.vocabulary import Status
-from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, lines_of
 from zerobench.report.words.column_units import MISSING
@@ -16,16 +15,16 @@ BOTH_TITLE = "Trials skipped or not completed"
 HOW_TO_READ = "In parentheses: the rule that skips it."
 
 
-def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
+def outcomes_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial that did not complete."""
-    lines = lines_of(trials, lambda trial: [] if trial.summary.is_completed else [trial.summary])
-    job = Column[Summary]("Slurm job", lambda row: row.job or MISSING, narrow="job", is_text=True)
-    after = Column[Summary](
+    lines = lines_of(trials, lambda trial: [] if trial.is_completed else [trial])
+    job = Column[TrialFigures]("Slurm job", lambda row: row.job or MISSING, narrow="job", is_text=True)
+    after = Column[TrialFigures](
         "after", lambda row: format_seconds(row.took_s) if row.took_s is not None else MISSING, narrow="after"
     )
     are_skipped = {line.figures.status is Status.SKIPPED for line in lines}
     title = BOTH_TITLE if len(are_skipped) > 1 else SKIPPED_TITLE if are_skipped == {True} else TITLE
-    columns: list[Column[Summary]] = [
+    columns: list[Column[TrialFigures]] = [
         Column("status", lambda row: row.status.words, narrow="status", is_text=True),
         *([after] if any(line.figures.took_s is not None for line in lines) else []),
         *([job] if any(line.figures.job for line in lines) else []),
@@ -36,7 +35,7 @@ def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
 
 def outcome_counts(trials: Sequence[TrialFigures]) -> str:
     """`12 trials: 9 completed, 2 timeout, 1 skipped`."""
-    return f"{counted(len(trials), 'trial')}: {tally(trial.summary.status.words for trial in trials)}"
+    return f"{counted(len(trials), 'trial')}: {tally(trial.status.words for trial in trials)}"
 
 
 def tally(values: Iterable[str]) -> str:

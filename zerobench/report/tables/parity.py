@@ -38,7 +38,7 @@ def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
     names = _names(trials)
 
     def rows(trial: TrialFigures) -> Iterator[Losses]:
-        first, last = trial.summary.loss_first, trial.summary.loss_last
+        first, last = trial.loss_first, trial.loss_last
         if first is not None and last is not None:
             yield Losses(first, last, trial.parity, _verdict(trial, references, names))
 

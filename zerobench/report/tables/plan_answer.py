@@ -12,9 +12,10 @@ from zerobench.estimate.time.expected import why_no_time
 from zerobench.estimate.time.step import Interval
 from zerobench.report.explain.decided import Decided
 from zerobench.report.explain.decision import runner_up_words
-from zerobench.report.explain.rows import PlanRow, TrainingCost, evidence_words, takes
 from zerobench.report.figures.capacity import total_needs, when_needed
 from zerobench.report.figures.fit import ROOM
+from zerobench.report.figures.training_cost import TrainingCost, takes
+from zerobench.report.figures.trial import TrialFigures, evidence_words
 from zerobench.report.tables.model import Column, Line, Table, unit_column
 from zerobench.report.tables.part import Part
 from zerobench.report.words.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
@@ -42,7 +43,7 @@ def answer(made: Decided, cluster: Cluster, others: Sequence[str], training: Tra
         tried = [f"Also tried: {relief.tried}."] if relief else _not_tried(rows)
         return PlanAnswer(f"{_where(rows, cluster)}: {found}", [_nearest(rows)], [*tried, *others])
     best, rival = choice.best, runner_up_words(choice)
-    untried = _not_tried(rows) if best.offloads else ()
+    untried = _not_tried(rows) if best.offloads() else ()
     why = [f"Why: {choice.reason}.", *([f"Runner-up: {rival}."] if rival else [])]
     tried = [f"Tried: {relief.tried}."] if relief else []
     rest = [*_batch(rows, best), *_training(best, cluster, training), *why, *tried, *untried, *others]
@@ -50,46 +51,46 @@ def answer(made: Decided, cluster: Cluster, others: Sequence[str], training: Tra
     return PlanAnswer(title, [_memory(best), _speed(best, cluster)], rest)
 
 
-def one_answer(row: PlanRow, cluster: Cluster) -> PlanAnswer:
+def one_answer(row: TrialFigures, cluster: Cluster) -> PlanAnswer:
     """Of one configuration that nothing is held against: whether it fits, what it needs, how fast it is."""
     verdict = "fits" if row.fits else "does not fit"
     title = f"{_where([row], cluster)}: {_taken(row)} {verdict}"
     return PlanAnswer(title, [_memory(row), _speed(row, cluster)])
 
 
-def _taken(best: PlanRow) -> str:
+def _taken(best: TrialFigures) -> str:
     """Its name, and its strategy where that is in no name because all have it."""
-    strategy, label = best.trial.spec.strategy, plain(best.label)
+    strategy, label = best.spec.strategy, plain(best.label)
     return label if strategy in label.split() else f"{strategy} {label}"
 
 
-def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
-    models = {row.trial.spec.model.name for row in rows}
-    sizes = sorted({row.trial.spec.world_size for row in rows})
+def _where(rows: Sequence[TrialFigures], cluster: Cluster) -> str:
+    models = {row.spec.model.name for row in rows}
+    sizes = sorted({row.spec.world_size for row in rows})
     what = plain(*models) if len(models) == 1 else f"{len(models)} models"
     return f"{what} on {' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} x {cluster.gpu.name}"
 
 
-def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
+def _batch(rows: Sequence[TrialFigures], best: TrialFigures) -> Iterator[str]:
     """How the global batch comes about, where rows differ in it."""
-    spec = best.trial.spec
-    if len({row.trial.spec.micro_batch_size for row in rows}) > 1:
+    spec = best.spec
+    if len({row.spec.micro_batch_size for row in rows}) > 1:
         yield (
             f"Batch: {spec.global_batch_size:,} sequences = micro batch {spec.micro_batch_size} x accumulation "
             f"{spec.gradient_accumulation_steps} x {counted(spec.world_size, 'GPU')}."
         )
 
 
-def _not_tried(rows: Sequence[PlanRow]) -> Iterator[str]:
+def _not_tried(rows: Sequence[TrialFigures]) -> Iterator[str]:
     """What may do without offload, or fit at all, and is no part of the plan."""
-    if not any(row.trial.spec.activation_checkpointing for row in rows):
+    if not any(row.spec.activation_checkpointing for row in rows):
         yield "Not tried: activation checkpointing (less memory, slower)."
 
 
-def _memory(best: PlanRow) -> str:
+def _memory(best: TrialFigures) -> str:
     host, when = best.host, when_needed(total_needs(best.needs))
     device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}{when and f' {when}'}"
-    if not best.offloads and (host.room is None or host.room > _HARDLY):
+    if not best.offloads() and (host.room is None or host.room > _HARDLY):
         return f"{device}."
     capacity, unknown = (None, "; give --host-memory to check it") if host.room is None else (host.capacity_bytes, "")
     return f"{device}; {_of(host.needed_bytes, capacity, 'of host memory per node')}{unknown}."
@@ -103,7 +104,7 @@ def _of(needed: int | None, capacity: int | None, what: str) -> str:
     return f"{format_bytes(needed)} of {format_bytes(capacity)} {what} ({free if needed <= capacity else over})"
 
 
-def _speed(best: PlanRow, cluster: Cluster) -> str:
+def _speed(best: TrialFigures, cluster: Cluster) -> str:
     """Expected tokens/s with their interval, or, where no time is known, at most."""
     if best.expected is not None:
         return f"Speed: {expected_speed(best, best.expected)}."
@@ -112,9 +113,9 @@ def _speed(best: PlanRow, cluster: Cluster) -> str:
     return f"Speed: {known}; no expected time: {why_no_time(best.trial, cluster.gpu, cluster.links)}."
 
 
-def expected_speed(row: PlanRow, expected: Interval) -> str:
+def expected_speed(row: TrialFigures, expected: Interval) -> str:
     """Tokens/s of a row with their interval, its step's time and the MFU."""
-    tokens = row.trial.spec.global_batch_tokens
+    tokens = row.spec.global_batch_tokens
     mfu = "" if row.expected_mfu is None else f", {show_percent(row.expected_mfu, 0)}% MFU"
     low, middle, high = (format_count(tokens / step) for step in (expected.high_s, expected.step_s, expected.low_s))
     return f"{middle} tokens/s expected ({low} to {high}), {format_seconds(expected.step_s)} per step{mfu}"
@@ -124,7 +125,7 @@ _HARDLY = 0.95
 """Of a node's memory free: what a trial needs there that offloads nothing is then not worth a word."""
 
 
-def _training(best: PlanRow, cluster: Cluster, training: Training | None) -> Iterator[str]:
+def _training(best: TrialFigures, cluster: Cluster, training: Training | None) -> Iterator[str]:
     """What the training takes: days, GPU-hours, money and energy."""
     interval = None if training is None else takes(best, cluster.gpu, training)
     if training is None or interval is None:
@@ -147,7 +148,7 @@ def _cost(training: Training, low: TrainingCost, middle: TrainingCost, high: Tra
         yield " ".join(lines)
 
 
-def _nearest(rows: Sequence[PlanRow]) -> str:
+def _nearest(rows: Sequence[TrialFigures]) -> str:
     nearest = max(rows, key=lambda row: row.room)
     needs = [
         f"{format_bytes(space.needed_bytes)} of {place} memory{when and f' {when}'}, "
@@ -165,7 +166,7 @@ def _nearest(rows: Sequence[PlanRow]) -> str:
     return f"{found}: it needs {' and '.join(needs)}."
 
 
-def plan_table(rows: Sequence[PlanRow]) -> Table[PlanRow]:
+def plan_table(rows: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """All that was tried: what it needs, whether it fits, how long a step is expected to take."""
     return Table(
         f"Predicted ({evidence_words(rows)}): peak memory and step time",
@@ -176,7 +177,7 @@ def plan_table(rows: Sequence[PlanRow]) -> Table[PlanRow]:
     )
 
 
-def shortened(table: Table[PlanRow], most: int) -> Table[PlanRow]:
+def shortened(table: Table[TrialFigures], most: int) -> Table[TrialFigures]:
     """`table` with the `most` lines that fit and are expected to be fastest, in its order; the rest are counted."""
     if len(table.lines) <= most:
         return table
@@ -186,24 +187,24 @@ def shortened(table: Table[PlanRow], most: int) -> Table[PlanRow]:
     return replace(table, lines=[line for line in table.lines if id(line) in kept], below=[*table.below, rest])
 
 
-def _interest(row: PlanRow) -> tuple[bool, bool, float]:
-    return row.has_room, row.fits, row.expected_tokens_per_s or (-row.step_s if row.step_s else 0.0)
+def _interest(row: TrialFigures) -> tuple[bool, bool, float]:
+    return row.has_room, row.fits, row.expected_tokens_per_s or (-row.least_step_s if row.least_step_s else 0.0)
 
 
-def _columns(rows: Sequence[PlanRow]) -> Iterator[Column[PlanRow]]:
+def _columns(rows: Sequence[TrialFigures]) -> Iterator[Column[TrialFigures]]:
     memory = byte_unit([row.device.needed_bytes for row in rows] + [row.host.needed_bytes for row in rows])
-    seconds = time_unit([row.expected.step_s if row.expected else row.step_s for row in rows])
+    seconds = time_unit([row.expected.step_s if row.expected else row.least_step_s for row in rows])
     yield Column("GPU", lambda row: memory.show(row.device.needed_bytes), memory.name, narrow=f"GPU {memory.name}")
     yield Column("host", lambda row: memory.show(row.host.needed_bytes), memory.name, narrow="host")
-    yield Column("fits", lambda row: row.verdict or MISSING, is_text=True, narrow="fits")
+    yield Column("fits", lambda row: row.fit.verdict or MISSING, is_text=True, narrow="fits")
     if any(row.expected for row in rows):
         yield _time("step", "step_s", seconds, narrow=f"step {seconds.name}")
         yield _time("low", "low_s", seconds)
         yield _time("high", "high_s", seconds)
         yield Column("tokens/s", lambda row: show_whole(row.expected_tokens_per_s), narrow="tokens/s")
     else:
-        yield unit_column("step at least", seconds, lambda row: row.step_s, narrow=f"least {seconds.name}")
+        yield unit_column("step at least", seconds, lambda row: row.least_step_s, narrow=f"least {seconds.name}")
 
 
-def _time(name: str, field: str, unit: Unit, narrow: str | None = None) -> Column[PlanRow]:
+def _time(name: str, field: str, unit: Unit, narrow: str | None = None) -> Column[TrialFigures]:
     return unit_column(name, unit, lambda row: getattr(row.expected, field, None), narrow=narrow or name)

@@ -9,8 +9,8 @@ from zerobench.config.derived.frontier import Frontier
 from zerobench.config.derived.frontier_axes import FrontierAxis
 from zerobench.config.trial.trial import Evidence
 from zerobench.records.trials import num_params
-from zerobench.report.explain.rows import PlanRow, evidence_words
 from zerobench.report.figures.fit import ROOM
+from zerobench.report.figures.trial import TrialFigures, evidence_words
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part
 from zerobench.report.tables.plan_memory import there_is
@@ -24,7 +24,7 @@ class FrontierRow:
 
     label: str
     frontier: Frontier
-    row: PlanRow | None
+    row: TrialFigures | None
     """The largest that fits; None where nothing does."""
 
 

@@ -9,17 +9,17 @@ from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import StepKind
 from zerobench.config.derived.cluster import Cluster
 from zerobench.records.instants import Instant
-from zerobench.report.explain.rows import PlanRow, evidence_words
 from zerobench.report.figures.capacity import DeviceNeed
 from zerobench.report.figures.fit import ROOM
+from zerobench.report.figures.trial import TrialFigures, evidence_words
 from zerobench.report.tables.memory import category_columns
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.words.column_units import MISSING, byte_unit, show_percent
 
 
-def memory_tables(rows: Sequence[PlanRow], cluster: Cluster) -> Iterator[Table[Any]]:
+def memory_tables(rows: Sequence[TrialFigures], cluster: Cluster) -> Iterator[Table[Any]]:
     """The device by category at the steady peak, then all that must fit against what there is."""
-    peaks = [Line(row.name, row.steady) for row in rows if row.steady is not None]
+    peaks = [Line(row.name, row.steady_peak) for row in rows if row.steady_peak is not None]
     yield _categories(peaks, evidence_words(rows))
     yield _fit(rows, cluster)
 
@@ -43,20 +43,20 @@ def _categories(peaks: Sequence[Line[Instant]], how: str) -> Table[Instant]:
     )
 
 
-def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
+def _fit(rows: Sequence[TrialFigures], cluster: Cluster) -> Table[TrialFigures]:
     unit = byte_unit([row.device.needed_bytes for row in rows] + [row.host.needed_bytes for row in rows])
 
-    def part(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
+    def part(size: Callable[[DeviceNeed], int]) -> Callable[[TrialFigures], str]:
         return lambda row: unit.show(None if row.need is None else size(row.need))
 
-    def slack(row: PlanRow) -> str:
+    def slack(row: TrialFigures) -> str:
         """Not known, and not in the total, without an allocator."""
         return MISSING if row.lacks_allocator else part(lambda need: need.slack_bytes)(row)
 
-    def of_need(step: StepKind) -> Callable[[PlanRow], str]:
+    def of_need(step: StepKind) -> Callable[[TrialFigures], str]:
         return lambda row: unit.show(row.needs[step].total_bytes if step in row.needs else None)
 
-    columns: list[Column[PlanRow]] = [
+    columns: list[Column[TrialFigures]] = [
         Column("start-up", of_need(StepKind.FIRST), narrow="start"),
         Column("steps", of_need(StepKind.STEADY), narrow="steps"),
         Column("tensors", part(lambda need: need.tensors_bytes), narrow="tensors"),
@@ -66,7 +66,7 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
         Column("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
         Column("host per node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
         Column("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
-        Column("fits", lambda row: row.verdict or MISSING, narrow="fits"),
+        Column("fits", lambda row: row.fit.verdict or MISSING, narrow="fits"),
     ]
     return Table(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",

@@ -31,9 +31,7 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
     unit = time_unit(row.speed.step_time_s_median for row in figures_of(lines))
     columns: list[Column[SpeedRow]] = [
         _seconds("step", unit, lambda speed: speed.step_time_s_median, "step"),
-        Column(
-            "+-", in_unit(unit, lambda row: median_absolute_deviation(row.trial.summary.timed_s)), unit.name, "+-", "+-"
-        ),
+        Column("+-", in_unit(unit, lambda row: median_absolute_deviation(row.trial.timed_s)), unit.name, "+-", "+-"),
         Column("95% interval", _interval(unit), unit.name, "95% interval"),
         _seconds("forward", unit, lambda speed: speed.forward_s, "fwd"),
         _seconds("backward", unit, lambda speed: speed.backward_s, "bwd"),
@@ -59,12 +57,11 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
 
 
 def _rows(trial: TrialFigures, energies: Mapping[str, float]) -> Iterator[SpeedRow]:
-    summary = trial.summary
-    if summary.speed is not None:
+    if trial.speed is not None:
         by_rank = {rank.rank: rank.step_time_s_median for rank in trial.ranks}
         spread = spread_over_ranks({rank: seconds for rank, seconds in by_rank.items() if seconds is not None})
-        joules = None if summary.is_alone else energies.get(trial.trial_id)
-        yield SpeedRow(trial, summary.speed, spread, None if joules is None else joules / summary.timed_tokens)
+        joules = None if trial.is_alone else energies.get(trial.trial_id)
+        yield SpeedRow(trial, trial.speed, spread, None if joules is None else joules / trial.timed_tokens)
 
 
 def _seconds(name: str, unit: Unit, value: Callable[[Speed], float | None], narrow: str) -> Column[SpeedRow]:
@@ -73,7 +70,7 @@ def _seconds(name: str, unit: Unit, value: Callable[[Speed], float | None], narr
 
 def _interval(unit: Unit) -> Callable[[SpeedRow], str]:
     def cell(row: SpeedRow) -> str:
-        bounds = median_interval(row.trial.summary.timed_s)
+        bounds = median_interval(row.trial.timed_s)
         return MISSING if bounds is None else f"{unit.show(bounds[0])}-{unit.show(bounds[1])}"
 
     return cell
@@ -90,7 +87,7 @@ def _voids(lines: Sequence[Line[SpeedRow]]) -> list[Mark]:
 
 def _alone(lines: Sequence[Line[SpeedRow]]) -> list[str]:
     """Solo steps wait for nobody: said where they stand among others."""
-    if not any(line.figures.trial.summary.is_alone for line in lines):
+    if not any(line.figures.trial.is_alone for line in lines):
         return []
     return ["No tokens/s: one rank alone, compute time without communication."]
 
@@ -98,9 +95,9 @@ def _alone(lines: Sequence[Line[SpeedRow]]) -> list[str]:
 def _sources(lines: Sequence[Line[SpeedRow]]) -> list[str]:
     """The formula of the FLOPs and the peak that MFU divides by."""
     rows = figures_of(lines)
-    formulas = dict.fromkeys(formula for row in rows for formula in row.trial.summary.flops_formulas)
+    formulas = dict.fromkeys(formula for row in rows for formula in row.trial.flops_formulas)
     peaks = dict.fromkeys(
-        f"{row.trial.summary.device_name} {row.trial.spec.precision.value}: "
+        f"{row.trial.device_name} {row.trial.spec.precision.value}: "
         f"{(row.speed.peak_flops or 0) / 1e12:.0f} TFLOP/s ({row.speed.peak_source})"
         for row in rows
         if row.speed.peak_source

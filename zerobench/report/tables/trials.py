@@ -10,7 +10,6 @@ from zerobench.report.figures.notes import listed
 from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.recovery import distance_text
 from zerobench.report.figures.speed import Speed
-from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
 from zerobench.report.words.column_units import (
@@ -27,17 +26,17 @@ from zerobench.report.words.column_units import (
 def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial."""
     lines = lines_of(trials, lambda trial: [trial])
-    time = time_unit(trial.summary.speed.step_time_s_median for trial in trials if trial.summary.speed)
-    ended = _text("ended", lambda summary: summary.status.words)
+    time = time_unit(trial.speed.step_time_s_median for trial in trials if trial.speed)
+    ended = _text("ended", lambda trial: trial.status.words)
     columns: list[Column[TrialFigures]] = [
-        *([] if all(trial.summary.is_completed for trial in trials) else [ended]),
+        *([] if all(trial.is_completed for trial in trials) else [ended]),
         Column("ranks", lambda trial: show_whole(trial.spec.world_size)),
-        _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
-        Column("of capacity", lambda trial: show_percent(trial.summary.share_of_capacity), "%"),
-        _bytes("device need", lambda summary: summary.device_needed_bytes, trials),
-        _text("fits", lambda summary: summary.fit.verdict),
-        _bytes("NVML peak", lambda summary: summary.nvml_peak_bytes, trials),
-        _bytes("host peak", lambda summary: summary.host_peak_bytes, trials),
+        _bytes("device peak", lambda trial: trial.device_peak_bytes, trials),
+        Column("of capacity", lambda trial: show_percent(trial.share_of_capacity), "%"),
+        _bytes("device need", lambda trial: trial.device_needed_bytes, trials),
+        _text("fits", lambda trial: trial.fit.verdict),
+        _bytes("NVML peak", lambda trial: trial.nvml_peak_bytes, trials),
+        _bytes("host peak", lambda trial: trial.host_peak_bytes, trials),
         _speed("step", lambda speed: time.show(speed.step_time_s_median), time.name),
         _speed("tokens/s", lambda speed: show_whole(speed.tokens_per_s)),
         *_expected(trials),
@@ -45,28 +44,28 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
         _speed("MFU", lambda speed: show_percent(speed.mfu), "%"),
         _parity("loss off", lambda parity: parity.difference),
         _parity("gradient norm off", lambda parity: parity.norm_difference),
-        _text("nodes", lambda summary: listed(summary.nodes)),
-        _text("Slurm job", lambda summary: summary.job or ""),
+        _text("nodes", lambda trial: listed(trial.nodes)),
+        _text("Slurm job", lambda trial: trial.job or ""),
         Column("notes", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_text=True),
     ]
     return Table("Trials", _caption(figures_of(lines)), columns, lines)
 
 
-def _text(name: str, cell: Callable[[Summary], str]) -> Column[TrialFigures]:
-    return Column(name, lambda trial: cell(trial.summary), is_text=True)
+def _text(name: str, cell: Callable[[TrialFigures], str]) -> Column[TrialFigures]:
+    return Column(name, cell, is_text=True)
 
 
 def _speed(name: str, show: Callable[[Speed], str], unit: str = "") -> Column[TrialFigures]:
-    return Column(name, of_part(lambda trial: trial.summary.speed, show), unit)
+    return Column(name, of_part(lambda trial: trial.speed, show), unit)
 
 
 def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
     """What a predicted step is expected to take; columns that measured trials leave empty."""
-    steps = [trial.summary.predicted_step.expected for trial in trials]
+    steps = [trial.expected for trial in trials]
     unit = time_unit(interval.step_s for interval in steps if interval)
 
     def cell(show: Callable[[TrialFigures, Interval], str]) -> Callable[[TrialFigures], str]:
-        return lambda trial: show(trial, interval) if (interval := trial.summary.predicted_step.expected) else MISSING
+        return lambda trial: show(trial, interval) if (interval := trial.expected) else MISSING
 
     return [
         Column("expected step", cell(lambda _, interval: unit.show(interval.step_s)), unit.name),
@@ -86,9 +85,11 @@ def _parity(name: str, value: Callable[[Parity], float | None]) -> Column[TrialF
     return Column(name, of_part(lambda trial: trial.parity, lambda parity: distance_text(value(parity))))
 
 
-def _bytes(name: str, value: Callable[[Summary], int | None], trials: Sequence[TrialFigures]) -> Column[TrialFigures]:
-    unit = _fine_enough([value(trial.summary) for trial in trials])
-    return Column(name, in_unit(unit, lambda trial: value(trial.summary)), unit.name)
+def _bytes(
+    name: str, value: Callable[[TrialFigures], int | None], trials: Sequence[TrialFigures]
+) -> Column[TrialFigures]:
+    unit = _fine_enough([value(trial) for trial in trials])
+    return Column(name, in_unit(unit, value), unit.name)
 
 
 def _fine_enough(values: Sequence[int | None]) -> Unit:
@@ -104,11 +105,11 @@ def _caption(trials: Sequence[TrialFigures]) -> str:
     sentences = [
         "All trials, in sweep order.",
         "Peaks: largest rank, including start-up; host: per rank.",
-        "NVML's peak includes other processes." if any(trial.summary.nvml_peak_bytes for trial in trials) else "",
+        "NVML's peak includes other processes." if any(trial.nvml_peak_bytes for trial in trials) else "",
         "Off: largest difference from the reference (gradient norms: relative)."
         if any(trial.parity is not None for trial in trials)
         else "",
-        "All measured." if all(trial.summary.is_measured for trial in trials) else "Italics: predicted, not measured.",
+        "All measured." if all(trial.is_measured for trial in trials) else "Italics: predicted, not measured.",
     ]
     return " ".join(filter(None, sentences))
 
@@ -124,6 +125,6 @@ def _doubts(trial: TrialFigures) -> list[tuple[str, str]]:
     for name, far, _ in trial.parity.disagreements if trial.parity else ():
         difference = f"{name} differ from the reference by {far:.2g}"
         doubts.append((f"{name} differ", f"{difference}, beyond rounding: figures invalid"))
-    if trial.summary.void:
-        doubts.append(("speed void", f"speed void: {trial.summary.void}"))
+    if trial.void:
+        doubts.append(("speed void", f"speed void: {trial.void}"))
     return doubts

@@ -21,7 +21,7 @@ from zerobench.report.documents.page import page_html
 from zerobench.report.documents.page.configuration import MOST_IN_FULL
 from zerobench.report.documents.page.environment import environment_grids
 from zerobench.report.documents.view import read_plan
-from zerobench.report.explain.rows import recommended
+from zerobench.report.explain.choice import decide
 from zerobench.report.export.run_frames import RunFrames, run_frames
 from zerobench.report.tables.figure import Drawing, Figure
 from zerobench.report.tables.grid import MANY_ROWS, columns_grid, table_grid
@@ -124,7 +124,7 @@ def test_predictions_of_one_kind_say_so_once_and_their_table_has_fit_and_expecte
     heads = [head.text for head in table.headers]
     assert "figures are" not in heads
     assert table.caption.endswith("All figures are predicted (simulated on H200 SXM).")
-    first, expected = frames.figures[0], known(frames.figures[0].summary.predicted_step.expected)
+    first, expected = frames.figures[0], known(frames.figures[0].expected)
     cells = dict(zip(heads, table.rows[0].cells, strict=True))
     assert cells["fits"] == "yes"
     assert cells["expected tokens/s"] == f"{round(first.spec.global_batch_tokens / expected.step_s):,}"
@@ -133,9 +133,9 @@ def test_predictions_of_one_kind_say_so_once_and_their_table_has_fit_and_expecte
 def test_trials_fit_as_their_plan_says_though_nobody_gave_the_hosts_memory(tmp_path: Path) -> None:
     place = replace(cluster(gpu="h200"), host_memory_bytes=None)
     frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)
-    table = table_grid(trials_table([one for one in frames.figures if one.summary.is_completed]))
+    table = table_grid(trials_table([one for one in frames.figures if one.is_completed]))
     at = [head.text for head in table.headers].index("fits")
-    said = [row.verdict for row in read_plan(tmp_path / RUN_ID, place)[1]]
+    said = [row.fit.verdict for row in read_plan(tmp_path / RUN_ID, place)[1]]
     assert [row.cells[at] for row in table.rows] == said
     assert {"yes", "not checked"} <= set(said)
 
@@ -144,7 +144,7 @@ def test_the_page_of_a_plan_says_why_not_the_others(tmp_path: Path) -> None:
     place = cluster(gpu="h200")
     frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)
     html = page_html(frames, [])
-    best = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
+    best = known(decide(read_plan(tmp_path / RUN_ID, place)[1]))
     assert f"Why not the others, compared with {best.best.label}" in html
     assert "fits, slower: " in html
 
@@ -163,7 +163,7 @@ def test_a_column_that_nobody_fills_is_left_out(tmp_path: Path) -> None:
 
 def test_small_bytes_beside_large_ones_keep_their_digits(sample_frames: RunFrames) -> None:
     sized = [
-        replace(one, summary=replace(one.summary, device_peak_bytes=size))
+        replace(one, device_peak_bytes=size)
         for one, size in zip(sample_frames.figures[:2], (150 * 2**30, 2**28), strict=True)
     ]
     table = table_grid(trials_table(sized))

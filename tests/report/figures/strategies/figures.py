@@ -7,10 +7,11 @@ from typing import Any
 from tests.report.sample_run import SampleTrial, model, trial_record
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.records.instants import ModelStates
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.strategies.rows import ComparedSide, compare
 from zerobench.report.figures.strategy_figures import Figures
-from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.figures.trial import TrialFigures
 
 P = 1_000_000
 WEIGHTS = 4 * P

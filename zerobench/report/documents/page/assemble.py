@@ -58,7 +58,7 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
 def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
-    failed = [trial for trial in trials if not trial.summary.is_completed]
+    failed = [trial for trial in trials if not trial.is_completed]
     against = reasons(runs, trials)
     own = {
         "trials": _Section("trials", "Trials"),

@@ -26,12 +26,12 @@ def facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterator
     times = [utc_text(at) for at in started if isinstance(at, int | float)]
     if times:
         yield "Started", listed(times)
-    yield "Trials", f"{len(trials):,}: {tally(trial.summary.status.words for trial in trials)}"
+    yield "Trials", f"{len(trials):,}: {tally(trial.status.words for trial in trials)}"
     pending = sum(len(run.pending()) for run in runs)
     if pending:
         yield "Pending", f"{counted(pending, 'trial')} without a record (not run yet, or running)"
     yield "Evidence", tally(trial.spec.evidence.value for trial in trials)
-    ran = (trial.summary.device_name for trial in trials if trial.spec.evidence is not Evidence.FORMULA)
+    ran = (trial.device_name for trial in trials if trial.spec.evidence is not Evidence.FORMULA)
     devices = dict.fromkeys(filter(None, ran))
     if devices:
         yield "Devices", listed(list(devices))

@@ -6,7 +6,7 @@ not what their records cost. Samples of NVML are not among them: whoever draws a
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from string import ascii_uppercase
 
@@ -15,12 +15,20 @@ from zerobench.common.vocabulary import Category, Place
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.records import store
 from zerobench.records.records import Recovery
-from zerobench.records.trials import Trial, TrialLosses, can_be_compared, ended_trials, refuse_impossible_values
+from zerobench.records.trials import (
+    PlainTrial,
+    Trial,
+    can_be_compared,
+    ended_trials,
+    losses_alone,
+    refuse_impossible_values,
+)
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.parity import Parity, ParityJudge
 from zerobench.report.figures.predictions.predicted import Cell, Pair, join
 from zerobench.report.figures.recovery import distance, uninterrupted_losses
 from zerobench.report.figures.strategies.rows import ComparedSide, compare
-from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.words.labels import labels
 
 
@@ -103,12 +111,12 @@ class _OfRun:
     def __init__(self, run: store.Run) -> None:
         self.run_id = run.run_id
         self.trials: list[TrialFigures] = []
-        losses: list[TrialLosses] = []
+        losses: list[PlainTrial] = []
         recoveries: list[Recovery | None] = []
         for trial in run.trials():
             with refuse_impossible_values(trial.folder.path):
-                self.trials.append(trial_figures(trial))
-            losses.append(TrialLosses.extract(trial))
+                self.trials.append(replace(trial_figures(trial), trial=store.Trial(run, trial.record.trial_id)))
+            losses.append(losses_alone(trial))
             recoveries.append(trial.record.recovery)
         self._judge = ParityJudge(losses)
         self._run = run
