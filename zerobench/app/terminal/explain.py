@@ -118,17 +118,24 @@ def _log_changes(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
 
     The GPU's capacity is the one in the log's error message; the catalogue's is the fallback.
     """
-    failure = {"of_host": logged.of_host, "has_activations": logged.has_activations}
+    of_host, has_activations = logged.of_host, logged.has_activations
     missing = [f"--{name}" for name in ("model", "gpus", "gpu") if getattr(request, name) is None]
     if missing and request.ds_config is not None:
-        untried = changes_of_file(request.ds_config, **failure)
+        untried = changes_of_file(request.ds_config, of_host=of_host, has_activations=has_activations)
         lines = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
         return [Topic("Changes to try (not predicted)", lines, {"untried": untried})]
     plan = read_plan(request)
     catalogued = plan.cluster.gpu
     gpu = catalogued.model_copy(update={"usable_memory_bytes": logged.capacity_bytes or catalogued.capacity_bytes})
     cluster = replace(plan.cluster, gpu=gpu)
-    predicted = predict_changes(plan.planned[0].trial, cluster, request.reports, prediction_view(), **failure)
+    predicted = predict_changes(
+        plan.planned[0].trial,
+        cluster,
+        request.reports,
+        prediction_view(),
+        of_host=of_host,
+        has_activations=has_activations,
+    )
     releases = dict(versions(store.load_run(predicted.run).environment))
     contradictions = contradictions_topic(logged, predicted.unchanged, catalogued.capacity_bytes, releases)
     return [*unchanged_topic(predicted.unchanged), *contradictions, changes_topic(predicted.changes)]

@@ -16,7 +16,7 @@ from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Phase
 from zerobench.config.derived.batch import micro_batches_of_share
 from zerobench.config.derived.host_memory import element_bytes
-from zerobench.config.derived.tensor_parallel import why_not_cut
+from zerobench.config.derived.tensor_parallel import tensor_parallel_refusal
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.trial.recomputation import recomputed_blocks
 from zerobench.config.trial.trial import TrialSpec
@@ -42,7 +42,7 @@ def tensor_moves(trial: TrialSpec) -> tuple[Collectives, ...]:
     nothing needs.
     Raises UserError: a model that cannot be cut, or whose config does not give its dimensions.
     """
-    if (why := why_not_cut(trial, trial.world_size)) is not None:
+    if (why := tensor_parallel_refusal(trial, trial.world_size)) is not None:
         raise UserError(f"strategy: tensor: {why}")
     size = dimensions(trial.model)
     if not (size.num_layers and size.hidden_size):
