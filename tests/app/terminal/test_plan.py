@@ -68,6 +68,19 @@ def test_a_sweep_is_planned_by_formula_and_its_run_says_so(call: Call, tmp_path:
     assert yaml.safe_load(sweep.read_text())["axes"]["evidence"] == ["formula"]
 
 
+def test_what_no_closed_form_knows_is_one_line_of_the_answer_and_the_rest_is_planned(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    axes = "{model: llama-10m, strategy: zero3, world_size: 2, quantized_weights: [false, true], gpu: H200 SXM}"
+    (tmp_path / "own.yaml").write_text(f"name: own\naxes: {axes}\n")
+    code, out, _ = call("plan", "own.yaml", "--formula", "--reports", ".")
+    assert code == 0
+    told = [line for line in out.splitlines() if "quantized_weights" in line]
+    assert told == ["1 skipped: quantized_weights true formula: no closed form for quantized buffers"]
+    assert "choose zero3" in out
+
+
 def test_what_a_plan_does_not_read_of_ones_own_configuration_is_said_on_screen_and_in_the_record(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
