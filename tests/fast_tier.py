@@ -44,6 +44,7 @@ SLOWER = {
     "tests/app/terminal/test_memory_gate.py": "the action's steps, each a process",
     "tests/app/terminal/test_plan.py::test_what_a_plan_does_not_read": "a run, which asks the machine's programs",
     "tests/app/terminal/test_plan.py::test_a_sweep_is_planned_by_formula": "a run, which asks the machine's programs",
+    "tests/app/terminal/test_plan.py::test_what_no_closed_form_knows": "a run, which asks the machine's programs",
     "tests/app/terminal/test_plan.py::test_a_global_batch": "runs, which ask the machine's programs",
     "tests/app/search/test_changes.py::test_without_page_locks": "a simulator",
     "tests/app/search/test_changes_on_cpu.py::test_each_change": "a simulator",

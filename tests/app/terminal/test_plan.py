@@ -72,8 +72,8 @@ def test_what_no_closed_form_knows_is_one_line_of_the_answer_and_the_rest_is_pla
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    axes = "{model: llama-10m, strategy: zero3, world_size: 2, quantized_weights: [false, true], gpu: H200 SXM}"
-    (tmp_path / "own.yaml").write_text(f"name: own\naxes: {axes}\n")
+    axes = "model: llama-10m, strategy: zero3, world_size: 2, quantized_weights: [false, true]"
+    (tmp_path / "own.yaml").write_text(f"name: own\naxes: {{{axes}, gpu: H200 SXM, evidence: formula}}\n")
     code, out, _ = call("plan", "own.yaml", "--formula", "--reports", ".")
     assert code == 0
     told = [line for line in out.splitlines() if "quantized_weights" in line]
