@@ -17,9 +17,9 @@ from zerobench.common.errors import UserError
 from zerobench.common.redaction import redact_arguments, redact_text
 from zerobench.config.trial.allocator import asked_settings
 from zerobench.launch.machine.variables import safe_value
+from zerobench.report.explain.ending import printed_lines
 from zerobench.report.explain.kill_message import killed_in
 from zerobench.report.explain.log import explain_log
-from zerobench.report.explain.printed import printed_lines
 from zerobench.report.explain.torch_message import messages_in
 
 _NEED_TORCH = (

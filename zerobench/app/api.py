@@ -68,22 +68,22 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether device and host hold it, as far as is known."""
+        """True if device and host hold it, as far as is known."""
         return self.row.fits
 
     @property
     def needed_bytes(self) -> int | None:
-        """Of the GPU's memory at the worst moment, with allocator slack, CUDA context and NCCL."""
+        """GPU memory at the worst moment, with allocator slack, CUDA context and NCCL."""
         return self.row.device.needed_bytes
 
     @property
     def capacity_bytes(self) -> int | None:
-        """What the GPU has."""
+        """Memory of the GPU."""
         return self.row.device.capacity_bytes
 
     @property
     def peak_bytes(self) -> int | None:
-        """Of tensors, at the larger of the peaks of start-up and of a steady step."""
+        """Tensors at the larger of the peaks of start-up and of a steady step."""
         steady = None if self.row.steady_peak is None else self.row.steady_peak.total_bytes
         return max((size for size in (steady, self.row.start_up_bytes) if size is not None), default=None)
 
@@ -94,7 +94,7 @@ class Prediction:
 
     @property
     def host_needed_bytes(self) -> int | None:
-        """Of a node's memory, by all of its ranks."""
+        """Memory of a node that all of its ranks need."""
         return self.row.host.needed_bytes
 
     @property
@@ -104,7 +104,7 @@ class Prediction:
 
     @property
     def expected_step_interval_s(self) -> tuple[float, float] | None:
-        """What it lies between in eight of ten cases."""
+        """80% interval of the expected step."""
         expected = self.row.expected
         return None if expected is None else (expected.low_s, expected.high_s)
 
@@ -130,7 +130,7 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class PlanResult:
-    """What was tried, and what to take."""
+    """Configurations that were predicted, and the recommended one."""
 
     path: Path
     """The run's folder."""
@@ -147,7 +147,7 @@ class PlanResult:
 
     @property
     def reason(self) -> str:
-        """Why that one, or why none."""
+        """Reason for the recommendation, or for none."""
         return self.decision.reason
 
     @property

@@ -1,1 +1,1 @@
-"""What is predicted, and how much fits: plans, and searches whose tries are runs, predicted or measured."""
+"""Plans, and searches for the largest that fits, whose tries are runs, predicted or measured."""

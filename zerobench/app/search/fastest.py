@@ -60,7 +60,7 @@ class Cell:
         return choice.best if self.best is None or is_faster(choice.best, self.best) else None
 
     def note(self, by_formula: TrialFigures, row: TrialFigures | None) -> None:
-        """What a variant came to, which closed forms have as `by_formula`; None where its trial failed."""
+        """Record a variant's result, which closed forms have as `by_formula`; None where its trial failed."""
         key = by_formula.spec.config_hash
         self.by_formula.setdefault(key, by_formula)
         if row is None:
@@ -73,7 +73,7 @@ class Cell:
         return 1 - (1 - row.room) * self._factor(row)
 
     def _factor(self, row: TrialFigures) -> float:
-        """What trials needed beyond the formula: the most of those that recompute alike, else of all."""
+        """Factor by which trials exceeded the formula: the largest of those that recompute alike, else of all."""
         factors = {
             key: _REFUSED
             if tried.device.was_refused and (tried.need is None or tried.room >= 0)
@@ -90,7 +90,7 @@ class Cell:
 
 
 def is_faster(row: TrialFigures, than: TrialFigures) -> bool:
-    """Whether it is expected to gain more than AS_FAST; never so where a time is not known."""
+    """True if it is expected to gain more than AS_FAST; false if a time is not known."""
     if row.expected is None or than.expected is None:
         return False
     return (1 + AS_FAST) * row.expected.step_s < than.expected.step_s
@@ -145,7 +145,7 @@ def _promising(picks: Sequence[TrialFigures], cells: Sequence[Cell], width: int 
 
 
 def step_s(row: TrialFigures | None) -> float:
-    """What a step is expected to take; infinite where that is not known."""
+    """Expected seconds of a step; infinite if not known."""
     return float("inf") if row is None or row.expected is None else row.expected.step_s
 
 

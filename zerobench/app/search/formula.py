@@ -1,4 +1,4 @@
-"""What the closed forms say of a trial, in this process and in milliseconds: thousands can be asked."""
+"""Trials by closed forms, in this process and in milliseconds: a search asks for thousands."""
 
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Status

@@ -30,7 +30,7 @@ class _Variant:
     """None where its trial failed."""
 
     def gains(self, base_s: float) -> bool:
-        """Whether its step is replayed in less, and there is room for it."""
+        """True if its step is replayed in less, and there is room for it."""
         return self.row is not None and self.row.is_replayed and self.row.has_room and step_s(self.row) < base_s
 
 

@@ -33,7 +33,7 @@ from zerobench.report.figures.run.run_frontier import Limit, RunFrontierRow, wor
 
 @dataclass(frozen=True)
 class MeasuredSearch:
-    """What is searched, where, and within what."""
+    """A search by measurement: its axis, cells and limits."""
 
     name: str
     """The sweep's."""
@@ -53,11 +53,11 @@ class MeasuredSearch:
 
     @property
     def words(self) -> str:
-        """What the axis counts."""
+        """Unit of the axis, for people."""
         return words_of(self.axis, self.device)
 
     def question(self, cells: Mapping[str, TrialSpec]) -> Question:
-        """How much fits of `cells`, which are these as they are measured or as they are simulated."""
+        """The question of the largest value for `cells`, which are these as measured or as simulated."""
         limit = self.limit
         return Question(self.axis, self.words, cells, limit.capacity_bytes, limit.needed_bytes, self._planned)
 
@@ -156,7 +156,7 @@ def run_frontier_rows(
 
 
 def frontier_document(search: MeasuredSearch, rows: Sequence[RunFrontierRow]) -> dict[str, Any]:
-    """What was found, as frontier.json holds it: values of the axis, bytes of the device."""
+    """Results as frontier.json holds them: values of the axis, bytes of the device."""
 
     def tries(frontier: Frontier | None) -> list[dict[str, int | None]]:
         listed = () if frontier is None else frontier.tries

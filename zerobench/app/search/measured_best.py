@@ -59,7 +59,7 @@ class MeasuredRow:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What was asked and expected, and what was measured; seconds."""
+        """Request, expectation and measurement; seconds."""
         speed, record = self.speed, None if self.trial is None else self.trial.record
         return figures(self.row) | {
             "status": "skipped" if self.skipped else None if record is None else record.status.value,

@@ -23,7 +23,7 @@ from zerobench.config.trial.trial import FINE_TUNING, Blocks
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be predicted, and for what."""
+    """Trials to predict, and the cluster that they are predicted for."""
 
     name: str
     document: Mapping[str, Any]
@@ -55,7 +55,7 @@ def read_plan(request: PlanRequest) -> Plan:
             raise UserError(f"{request.sweep} and --model {request.model}: give one model")
         request = replace(request, sweep=None, model=request.sweep)
     if request.sweep is not None:
-        return _of_sweep(request, request.sweep)
+        return _sweep_plan(request, request.sweep)
     for option in ("model", "gpus", "gpu"):
         if getattr(request, option) is None:
             raise UserError(f"--{option} is missing; for example: {_EXAMPLE}")
@@ -80,7 +80,7 @@ _WORK = (*_SIZES, "lora", "stage", "ds_config")
 _SEQUENCE_LENGTH = 2048
 
 
-def _of_sweep(request: PlanRequest, sweep: str) -> Plan:
+def _sweep_plan(request: PlanRequest, sweep: str) -> Plan:
     find_sweep(sweep, or_models=PRESETS)
     _refuse(request, "a sweep", _WORK)
     if request.activation_checkpointing:
@@ -131,7 +131,7 @@ def _work(request: PlanRequest) -> dict[str, Any]:
 
 
 def _varied(request: PlanRequest, work: Mapping[str, Any], cluster: Cluster) -> Variations | None:
-    """What is varied where a global batch is given; each of the cells then begins at the first of the variants."""
+    """Variations of a given global batch; each of the cells then begins at the first of the variants."""
     length, ranks = work["sequence_length"], cluster.num_gpus
     batch = read_global_batch(request.global_batch, request.tokens_per_step, sequence_length=length, ranks=ranks)
     if batch is None:

@@ -1,4 +1,4 @@
-"""What `zerobench plan`, `tune` and `explain` ask for; by itself, so that the command line can show it at once."""
+"""Requests of `zerobench plan`, `tune` and `explain`. Separate file: imported by `--help`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from zerobench.config.hardware.usual_node import GPUS_PER_NODE, HOST_BANDWIDTH
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the command line asks for, as written."""
+    """Options of the command line, as written."""
 
     sweep: str | None = None
     """A model's name here means the model."""
@@ -68,12 +68,14 @@ _AS_OPTIONS = {
 
 
 def request_of(arguments: Mapping[str, Any]) -> PlanRequest:
-    """What a command's or a function's arguments ask for, None left out, numbers as a command line has them."""
+    """Request of a command's or a function's arguments, without those that are None; numbers as a command line has
+    them.
+    """
     given = {_AS_OPTIONS.get(name, name): value for name, value in arguments.items() if value is not None}
-    return PlanRequest(**{name: _as_written(value) for name, value in given.items()})
+    return PlanRequest(**{name: _written(value) for name, value in given.items()})
 
 
-def _as_written(value: Any) -> Any:
+def _written(value: Any) -> Any:
     if isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value):
         return ",".join(map(str, value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""Which world a plan is made in: the one that was asked for, else torch's own CUDA stack where it is at hand.
+"""The world a plan is made in: the requested one, else torch's own CUDA stack where it is at hand.
 
 The emulated GPU is the better of the two that run the engine: its allocator is torch's own and no model of it, and it
 takes no longer. It needs Linux, a compiler and a download; the simulated world stands in for it everywhere else.
@@ -18,7 +18,7 @@ WORLDS = (Evidence.EMULATED, Evidence.SIMULATED, Evidence.FORMULA)
 
 @dataclass(frozen=True)
 class PlanWorld:
-    """Where a plan's figures come from."""
+    """Source of a plan's figures."""
 
     evidence: Evidence
     note: str | None = None

@@ -55,7 +55,7 @@ class _Request:
 def relieve(plan: Plan, rounds: Rounds, say: Say) -> tuple[list[TrialFigures], Relief]:
     """Try to make something fit, in the run of `rounds`; the rows that were tried, and what they came to."""
     request = _Request.of(plan)
-    trials = list(_with_offload(request.trials))
+    trials = list(_add_offload(request.trials))
     say("nothing fits as asked: trying activation checkpointing, smaller micro batches, offload")
     rows: dict[str, TrialFigures] = {}
     changes = _changes(request, trials)
@@ -69,14 +69,14 @@ def relieve(plan: Plan, rounds: Rounds, say: Say) -> tuple[list[TrialFigures], R
             search(cells, rounds.make, say, _WIDTH, most_rounds=1)
         rows |= {key: row for cell in cells for key, row in cell.tried.items()}
         if not cells and not rows:
-            rows |= _without_formulas(plan, request, trials, rounds)
+            rows |= _play_unmodelled(plan, request, trials, rounds)
         if any(row.has_room for row in rows.values()):
             break
     found = [row for row in rows.values() if request.changes(row.spec)]
     return found, _relief(request, changes, found)
 
 
-def _with_offload(trials: Sequence[TrialSpec]) -> Iterator[TrialSpec]:
+def _add_offload(trials: Sequence[TrialSpec]) -> Iterator[TrialSpec]:
     """Each trial, and with its states in host memory where that is neither asked nor ruled out, once."""
     seen: set[str] = set()
     for variant in [*trials, *(variant for trial in trials for variant in offloaded(trial))]:
@@ -103,7 +103,7 @@ def _variations(plan: Plan, request: _Request, trial: TrialSpec, *, sets_keys: b
     return Variations(sizes, sequences, (True,) if whole else SELECTIVE, sets_keys=sets_keys)
 
 
-def _without_formulas(
+def _play_unmodelled(
     plan: Plan, request: _Request, trials: Sequence[TrialSpec], rounds: Rounds
 ) -> dict[str, TrialFigures]:
     """Play what saves most of work without a closed form: whole checkpointing, then the smallest batch too."""

@@ -1,4 +1,4 @@
-"""How much fits, found with whole trials: the one driver of predicted and of measured frontiers.
+"""Finds the largest that fits with whole trials: the one driver of predicted and of measured frontiers.
 
 The next tries of all cells are made together, round by round, each round one ordinary run.
 """
@@ -25,7 +25,7 @@ Make = Callable[[Sequence[PlannedTrial], str], RunResult]
 
 @dataclass(frozen=True)
 class Question:
-    """How much of `axis` fits, for each of the cells."""
+    """Cells whose largest `axis` that fits is searched."""
 
     axis: FrontierAxis
     words: str
@@ -51,7 +51,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of the searches."""
+    """Results of the searches."""
 
     frontiers: dict[str, Frontier] = field(default_factory=dict)
     """By cell, without those that were given up."""
@@ -90,7 +90,7 @@ class _Rounds:
         self._number = 0
 
     def peaks(self, asked: Mapping[str, int]) -> dict[str, int | None]:
-        """What each cell takes at the step asked, None where memory ended it; failed ones are left out."""
+        """Needs of the cells at the requested steps, None where memory ended the trial; failed ones are left out."""
         self._number += 1
         question = self._question
         tries = {name: question.axis.trial_at(question.cells[name], step) for name, step in asked.items()}
@@ -105,11 +105,11 @@ class _Rounds:
                 self._found.trials[name, asked[name]] = trial
                 self._say(f"  {name}: {self._verdict(asked[name], needed_bytes, trial)}")
             else:
-                self._found.given_up[name] = f"{_why(trial)}; see {result.folder.trial(spec.trial_id).path}"
+                self._found.given_up[name] = f"{_failure_reason(trial)}; see {result.folder.trial(spec.trial_id).path}"
         return peaks
 
     def _needed(self, trial: Trial | None) -> int | None:
-        """What it takes; None where nobody knows, and of one that memory ended where what is known would have fitted.
+        """Need of a try; None if not known, or if memory ended it although the known part would have fitted.
 
         A try that an emulated GPU refused is played again with room (rank/loop/with_room.py), so that it too says how
         steep memory is.
@@ -128,8 +128,8 @@ class _Rounds:
         return f"{what} {fit}: {format_bytes(needed_bytes)} of {format_bytes(capacity_bytes)}"
 
 
-def _why(trial: Trial | None) -> str:
-    """Why a try is no answer."""
+def _failure_reason(trial: Trial | None) -> str:
+    """Reason why a try is no answer."""
     if trial is None:
         return "not ended"
     return trial.record.reason or f"{trial.record.status}, memory not sampled"

@@ -38,7 +38,7 @@ class SearchOutcome:
 
     @property
     def rows(self) -> list[TrialFigures]:
-        """Of each cell that was tried the best."""
+        """The best of each cell that was tried."""
         return [row for cell in self.cells if (row := cell.shown) is not None]
 
     @property
@@ -76,7 +76,7 @@ _VARIED = (
 
 
 def figures(row: TrialFigures) -> dict[str, Any]:
-    """What was asked of a variant and what it came to, as JSON; bytes and seconds."""
+    """Settings and results of a variant, as JSON; bytes and seconds."""
     expected = row.expected
     return row.spec.model_dump(mode="json", include=set(_VARIED)) | {
         "evidence": row.spec.evidence.value,
@@ -111,8 +111,8 @@ def searched(plan: Plan, rounds: Rounds, observer: Observer, width: int | None =
 
 
 def cells_by_formula(trials: Sequence[TrialSpec], variations: Variations, cluster: Cluster) -> Sequence[Cell]:
-    """What the closed forms say of the variants of `trials`; with finer shares of the optimizer offloaded where nothing
-    fits with room by the usual ones.
+    """Variants of `trials` by closed forms; with finer shares of the optimizer offloaded where nothing fits with room
+    by the usual ones.
     """
     cells = asked_of_formulas(trials, variations, cluster)
     if not variations.sets_keys or any(row.has_room for cell in cells for row in cell.by_formula.values()):

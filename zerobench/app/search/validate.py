@@ -14,7 +14,7 @@ from zerobench.report.words.labels import labels
 
 @dataclass(frozen=True)
 class Validation:
-    """How far the predictions of a run are off."""
+    """Prediction errors of a run."""
 
     run: Run
     parts: list[Part]

@@ -36,7 +36,7 @@ __all__ = ["MAKERS", "checkpoints_figure", "colours", "figures", "resolved"]
 
 
 def checkpoints_figure(runs: RunFigures) -> Figure | None:
-    """What saving, loading and going on cost, as a table alone; None where no trial saves."""
+    """Cost of saving, loading and resuming, as a table alone; None where no trial saves."""
     table = checkpoints_table(runs.figures)
     if not table.lines:
         return None

@@ -100,7 +100,7 @@ def _segments(bars: Sequence[Bar], unit: Unit, x: alt.X, y: alt.Y, scale: float,
 
 
 def group_names(width: float) -> Mapping[str, str]:
-    """Of the groups of categories, in the legend of a drawing of this width."""
+    """Names of the groups of categories, in the legend of a drawing of this width."""
     return palette.NARROW_NAMES if is_narrow(width) else palette.CATEGORY_NAMES
 
 
@@ -198,7 +198,7 @@ def _total(bar: Bar, unit: Unit) -> str:
 def _capacity(
     bars: Sequence[Bar], capacity: Sequence[int], unit: Unit, y: alt.Y, scale: float, *, narrow: bool
 ) -> list[Mark]:
-    """What a device holds: one line where all rows have the same, else, and between lines of text, one for each row;
+    """Capacity of a device: one line where all rows have the same, else, and between lines of text, one for each row;
     its figure once.
     """
     known = [(bar.name, size) for bar in bars if (size := bar.capacity_bytes) is not None]

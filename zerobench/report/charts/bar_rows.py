@@ -18,7 +18,7 @@ _LINE = 15
 
 @dataclass(frozen=True)
 class BarRows:
-    """Where bars, their names and figures stand."""
+    """Positions of bars, their names and figures."""
 
     names: Sequence[str]
     figures: Sequence[str]
@@ -37,7 +37,7 @@ class BarRows:
         return cls(names, figures, width - 12, 1 if longest * _LETTER <= width - 12 else 2)
 
     def room(self, beside: float) -> float:
-        """How far the axis goes on beyond the longest bar, `beside` where its figure stands at its end."""
+        """Share by which the axis exceeds the longest bar, `beside` where its figure is drawn at its end."""
         return 1.03 if self.num_lines else beside
 
     @property
@@ -46,7 +46,7 @@ class BarRows:
 
     @property
     def height(self) -> float:
-        """Of all rows."""
+        """Height of all rows."""
         return self.row_height * len(self.names)
 
     @property
@@ -71,5 +71,5 @@ class BarRows:
         ]
 
     def _line(self, at: int) -> float:
-        """How far the middle of a line of text, the lowest being 0, is from its bar's."""
+        """Distance of the middle of a line of text, the lowest being 0, from its bar's."""
         return -(BAR_HEIGHT / 2 + 9 + _LINE * at)

@@ -42,7 +42,7 @@ def device_figure(runs: RunFigures) -> Figure | None:
 
 
 def host_figure(runs: RunFigures) -> Figure | None:
-    """What training keeps on the host by category, of runs that offload; None elsewhere.
+    """Host memory by category, of runs that offload; None elsewhere.
 
     The rest of the process (interpreter, libraries, malloc's own) is left out: it is the same for every stage, and no
     prediction has it.
@@ -93,7 +93,7 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
 
 
 def cut_sentence(bars: Sequence[Bar]) -> str:
-    """How a caption explains a bar that is cut off."""
+    """Sentence of a caption that explains a bar that is cut off."""
     return " //: bar truncated, value at its end." if any(bar.is_cut for bar in bars) else ""
 
 

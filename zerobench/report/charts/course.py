@@ -53,7 +53,7 @@ class _Panel:
 
     @property
     def peak(self) -> tuple[float, int]:
-        """Where on the axis most was held after start-up, and how much."""
+        """Position and height of the largest total after start-up."""
         steady = [index for index, course in enumerate(self.phases) if course.phase is not Phase.INIT]
         instants = ((at, total) for index in steady for at, total in _totals(index, self.phases[index]))
         return max(instants, key=lambda instant: instant[1])

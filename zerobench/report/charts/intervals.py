@@ -1,4 +1,4 @@
-"""How sure an expected speed is, in charts: a bar or a band from the low to the high end of its interval."""
+"""Uncertainty of an expected speed, in charts: a bar or a band from the low to the high end of its interval."""
 
 from collections.abc import Sequence
 
@@ -39,12 +39,12 @@ def bands(lines: Sequence[Series], x: alt.X, y: alt.Y) -> list[Mark]:
 
 
 def text(interval: Interval | None) -> str:
-    """What a point says of its interval."""
+    """Text of a point's interval."""
     return "" if interval is None else f" ({interval[0]:,.0f} to {interval[1]:,.0f})"
 
 
 def sentence(trials: Sequence[TrialFigures], shape: str) -> str:
-    """How a caption reads the `shape`s of expected speeds; empty where all were timed."""
+    """Sentence of a caption that explains the `shape`s of expected speeds; empty where all were timed."""
     expected = [trial for trial in trials if trial.rate and trial.rate.interval]
     if not expected:
         return ""

@@ -119,12 +119,12 @@ class _VerticalScale:
     is_log: bool
 
     def pixel(self, value: float) -> float:
-        """How far above the plot's foot `value` lies."""
+        """Pixels of `value` above the plot's foot."""
         low, high, at = (self._straight(level) for level in (self.low, self.high, value))
         return _PLOT_HEIGHT * (at - low) / (high - low)
 
     def value(self, pixel: float) -> float:
-        """What lies `pixel` above the plot's foot."""
+        """The value `pixel` above the plot's foot."""
         low, high = self._straight(self.low), self._straight(self.high)
         at = low + (high - low) * pixel / _PLOT_HEIGHT
         return math.exp(at) if self.is_log else at

@@ -93,7 +93,7 @@ def points(
 
 
 def strategies_sentence(trials: Sequence[TrialFigures]) -> str:
-    """How a caption reads the points."""
+    """Sentence of a caption that explains the points."""
     parts = ["One point per trial, labelled with its ZeRO stage (s: one process)"]
     if any(trial.offloads() for trial in trials):
         parts.append("shape: offload")

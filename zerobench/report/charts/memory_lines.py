@@ -26,7 +26,7 @@ VARYING = ("num_nodes", "world_size")
 
 
 def model_size_figure(runs: RunFigures) -> Figure | None:
-    """What a larger model would take; None where no two models were run alike."""
+    """Memory over the model's size; None where no two models were run alike."""
     return _memory_lines(
         runs,
         key="memory-over-model-size",
@@ -39,7 +39,7 @@ def model_size_figure(runs: RunFigures) -> Figure | None:
 
 
 def world_size_figure(runs: RunFigures) -> Figure | None:
-    """What sharding over more GPUs brings; None where no two world sizes were run alike."""
+    """Memory over the number of ranks; None where no two world sizes were run alike."""
     return _memory_lines(
         runs,
         key="memory-over-world-size",

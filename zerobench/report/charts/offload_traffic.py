@@ -1,4 +1,4 @@
-"""What offloading costs: bytes per second to and from NVMe, and where the offloaded states lie."""
+"""Cost of offloading: bytes per second to and from NVMe, and the places of offloaded states."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _OF_PROCESS = {Category.REST_OF_PROCESS, Category.UNATTRIBUTED}
 
 @dataclass(frozen=True)
 class _OffloadedBytes:
-    """What one rank of a trial keeps outside its device for its training."""
+    """Bytes that one rank of a trial keeps outside its device."""
 
     trial: TrialFigures
     sizes: Mapping[Place, int]

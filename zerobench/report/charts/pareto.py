@@ -81,7 +81,7 @@ def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: Unit, 
 
 
 def _work(trial: TrialFigures) -> tuple[str, ...]:
-    """What trials that are compared have in common, as a plot's name says it."""
+    """Work that compared trials have in common, as a plot's name."""
     spec = trial.spec
     return spec.model.name, f"sequence length {spec.sequence_length}", str(trial.device_name), trial.run_id
 

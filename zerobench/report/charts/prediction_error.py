@@ -64,7 +64,7 @@ def figure(runs: RunFigures) -> Figure | None:
 
 
 def largest_peaks(runs: RunFigures) -> list[Pair]:
-    """Of each prediction and place the steady phase with the largest measured total."""
+    """The steady phase with the largest measured total, of each prediction and place."""
     order = {id(trial): place for place, trial in enumerate(runs.figures)}
     largest: dict[tuple[int, int, Place], Pair] = {}
     for errors in runs.predicted:

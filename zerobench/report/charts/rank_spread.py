@@ -1,4 +1,4 @@
-"""How far the ranks of a trial lie from each other, the odd one named; never their sum or mean.
+"""Spread of a trial's ranks, the odd one named; never their sum or mean.
 
 A server is no rank among others, and is left out.
 """

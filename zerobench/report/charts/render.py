@@ -103,17 +103,17 @@ def data(rows: Iterable[Any]) -> alt.InlineData:
 
 
 def is_narrow(width: float) -> bool:
-    """Whether a drawing of this width has no room for words beside its plots, nor for two plots side by side."""
+    """True if a drawing of this width has no room for words beside its plots, nor for two plots side by side."""
     return width < 2 * NARROW
 
 
 def plot_width(names: Iterable[str], beside: float = 24, width: float = WIDTH) -> float:
-    """What of a drawing rows of these names leave to its plot, with so much `beside` it."""
+    """Width that rows of these names leave to a drawing's plot, with so much `beside` it."""
     return width - min(_LABEL_LIMIT, _LETTER * max(map(len, names))) - beside
 
 
 def in_columns(width: float, num_plots: int) -> tuple[int, float]:
-    """How many plots stand side by side in a drawing, two at most, and the width of each."""
+    """Number of plots side by side in a drawing, two at most, and the width of each."""
     columns = 1 if is_narrow(width) else min(2, num_plots)
     return columns, width / columns - _BESIDE
 
@@ -166,8 +166,8 @@ def arranged(plots: Sequence[Specification], columns: int, spacing: float, **ind
 
 
 def drawing(plot: Callable[..., Specification], key: str, label: str) -> Drawing:
-    """What `plot` (layered or arranged) makes of a `width`, as `<svg>` elements that take the width they are given;
-    `label` names it as a whole.
+    """Drawing of `plot` (layered or arranged) as `<svg>` elements that take the width they are given; `label` names it
+    as a whole.
 
     Raises UserError: this process may not draw. Its `draw` raises ValueError: Vega-Lite refuses the specification.
     """

@@ -1,4 +1,4 @@
-"""Which trials stand on one line, and how the lines are called: trials alike in all but what a chart varies."""
+"""Lines of charts and their names: a line joins trials that are alike in all but what the chart varies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _COLUMNS = {column.name: column for column in (Column("run_id", str, line=lambda
 
 
 def _text(name: str, value: Any) -> str:
-    """How a line's name writes a value of the column; nothing where there is none, or it is the usual one."""
+    """Value of the column in a line's name; empty where there is none, or it is the usual one."""
     column = _COLUMNS[name]
     return "" if column.line is None or value is None or value == column.silent else column.line(value)
 
@@ -120,14 +120,14 @@ def _most_comparable(lines: Sequence[list[Place]], frame_of: Callable[[Place], A
 
 
 def left_out_sentence(drawn: Sequence[Series], number: int) -> str:
-    """What a caption says of lines that are not drawn."""
+    """Sentence of a caption on lines that are not drawn."""
     if len(drawn) >= number:
         return ""
     return f" {len(drawn)} of {number:,} lines: those with the fewest other differences."
 
 
 def _names(lines: Sequence[Facts], alike: Sequence[str]) -> list[str]:
-    """What tells each line from the others; the strategy in any case."""
+    """Names that distinguish the lines, each with the strategy."""
     columns = [
         name for name in _COLUMNS if name in alike and (name == "strategy" or len({line[name] for line in lines}) > 1)
     ]

@@ -1,4 +1,4 @@
-"""Which trials a chart shows, what its caption says of them, and sentences for its marks."""
+"""Choice of the trials that a chart shows, and the sentences of its caption and marks."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -48,14 +48,14 @@ def _kind(trial: TrialFigures) -> object:
 
 
 def shown_sentence(shown: int, known: int) -> str:
-    """What a caption says of trials that are left out; empty where none are."""
+    """Sentence of a caption on trials that are left out; empty where none are."""
     if shown >= known:
         return ""
     return f" {shown} of {known:,} trials: the largest of each stage and offload."
 
 
 def evidence_sentence(trials: Sequence[HasSpec]) -> str:
-    """How a caption says which of `trials` are measured."""
+    """Sentence of a caption on which of `trials` are measured."""
     predicted = [trial for trial in trials if trial.spec.evidence is not Evidence.MEASURED]
     if not predicted:
         return ""
@@ -66,20 +66,20 @@ def evidence_sentence(trials: Sequence[HasSpec]) -> str:
 
 
 def doubt_sentence(trials: Sequence[TrialFigures]) -> str:
-    """How a caption explains the mark of trials that are not believed."""
+    """Sentence of a caption that explains the mark of trials that are not believed."""
     if all(trial.is_believed for trial in trials):
         return ""
     return " `!`: losses or gradient norms differ from the reference."
 
 
 def ending(trials: Sequence[TrialFigures], shown: int, known: int) -> str:
-    """What a caption ends with: which of `trials` are measured and believed, and how many of those known are shown."""
+    """End of a caption: which of `trials` are measured and believed, and how many of those known are shown."""
     return evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(shown, known)
 
 
 def axis_top(top: float, tops: Sequence[float]) -> tuple[float, bool]:
-    """Where the axis of a panel ends that reaches `top`, beside panels that reach `tops` (its own among them), and
-    whether it has it alone: the largest does where it would flatten the others, being more than thrice the next.
+    """End of a panel's axis that reaches `top`, beside panels that reach `tops` (its own among them), and whether it
+    has it alone: the largest does where it would flatten the others, being more than thrice the next.
     """
     *_, second, largest = [0.0, *sorted(tops)]
     if len(tops) > 2 and largest > _FLATTENS * second:
@@ -98,5 +98,5 @@ def share(part: float, whole: float) -> str:
 
 
 def part_sentence(label: str, part: str, num_bytes: float, whole: float) -> str:
-    """What hovering over a part of a bar says: `zero2, gradients: 3.21 GiB, 41% of the peak`."""
+    """Text on hovering over a part of a bar: `zero2, gradients: 3.21 GiB, 41% of the peak`."""
     return f"{label}, {part}: {format_bytes(num_bytes)}, {share(num_bytes, whole)} of the peak"

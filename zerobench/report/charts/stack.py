@@ -49,7 +49,7 @@ class Bar:
 
     @property
     def needed(self) -> int:
-        """What is needed where that is known to be more than the peak."""
+        """Need of the device, where it is known to be more than the peak."""
         return max(self.parts[-1].end, self.needed_bytes or 0)
 
     @property
@@ -64,7 +64,7 @@ class Bar:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is drawn shorter than it is."""
+        """True if it is drawn shorter than it is."""
         return self.reach < self.needed
 
     def span(self, part: Part) -> tuple[int, int]:

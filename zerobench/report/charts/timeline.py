@@ -59,7 +59,7 @@ class _Phase:
 
 @dataclass(frozen=True)
 class Sample:
-    """What NVML read."""
+    """One NVML sample."""
 
     at: float
     """On its panel's axis."""
@@ -207,7 +207,7 @@ def _live(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
 
 
 def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
-    """Of the phases that are wide enough for theirs."""
+    """Names of the phases that are wide enough for theirs."""
     scale = width / panel.phases[-1].end
     rows = [
         {"begin": (phase.begin + phase.end) / 2, "text": phase.name}

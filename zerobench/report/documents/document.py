@@ -49,7 +49,7 @@ def configuration_values(row: TrialFigures, cluster: Cluster, training: Training
 
 
 def _training_values(row: TrialFigures, cluster: Cluster, training: Training | None) -> dict[str, Any]:
-    """What the training takes, by field of TrainingCost, each `low`, `expected` and `high`; empty without one."""
+    """Cost of the training, by field of TrainingCost, each `low`, `expected` and `high`; empty without one."""
     if training is None:
         return {}
     interval = takes(row, cluster.gpu, training)

@@ -17,7 +17,7 @@ MOST_ROWS = 100
 
 
 def lines(table: Table[T]) -> Iterator[str]:
-    """How to read the table, then its rows; nothing where it has none. A column that says nothing is left out."""
+    """The table's caption, then its rows; nothing where it has none. Empty columns are left out."""
     if not table.lines:
         return
     yield paragraph(table.caption_for_files)

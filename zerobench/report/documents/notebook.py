@@ -1,4 +1,4 @@
-"""How what Python's calls return shows itself: lines at a prompt, and in a notebook tables for people with them."""
+"""Results of Python's calls, as shown: lines at a prompt, tables in a notebook."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -23,7 +23,7 @@ from zerobench.report.tables.speed import speed_table
 
 
 def plan_lines(made: Decided, cluster: Cluster) -> list[str]:
-    """What to take, as the command says it."""
+    """The recommendation, as the command prints it."""
     if not made.rows:
         return ["No configuration could be predicted."]
     reply = answer(made, cluster, ())
@@ -36,7 +36,7 @@ def plan_html(made: Decided, cluster: Cluster) -> str:
 
 
 def row_lines(row: TrialFigures, cluster: Cluster) -> list[str]:
-    """Whether it fits, by how much, and how fast it is expected to be."""
+    """Verdict, room and expected speed of one configuration."""
     reply = one_answer(row, cluster)
     return [reply.title, *reply.first]
 
@@ -47,7 +47,7 @@ def row_html(row: TrialFigures, cluster: Cluster) -> str:
 
 
 def run_line(run: Run) -> str:
-    """Which run, and of how many trials."""
+    """The run and its number of trials."""
     return f"{run.run_id}: {counted(len(run.plan.trials), 'trial')}, in {run.folder.path}"
 
 

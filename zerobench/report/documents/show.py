@@ -103,7 +103,7 @@ def _predicted(
 
 
 def _driver(shown: Sequence[tuple[Trial, TrialFigures]]) -> Iterator[Shown]:
-    """What the driver saw of the trials, of ranks and from outside; without any, why where it might have."""
+    """Memory by the driver, of ranks and from outside; without any, the reason if it was expected."""
     rows = [Line(figures.name, row) for trial, figures in shown for row in (nvml_rows(trial) if trial.ranks else ())]
     reasons = why_no_nvml(trial for trial, _ in shown if trial.ranks)
     if not rows and reasons and any(rank.device_type == "cuda" for trial, _ in shown for rank in trial.ranks):
@@ -130,7 +130,7 @@ def _header(
     answer: Sequence[str],
     shared: Sequence[str],
 ) -> Part:
-    """Which run, how its trials ended, what they have in common, and which of them are not to be believed."""
+    """The run, outcomes of its trials, settings in common, and trials that are not to be believed."""
     counts = Counter(trial.record.status.words for trial in trials)
     ended = [f"{count} {status}" for status, count in counts.most_common()]
     num_pending = len(run.plan.trials) - len(trials)

@@ -1,4 +1,4 @@
-"""What `zerobench plan` shows: what each configuration needs, which one to take, and why not the others.
+"""The document of `zerobench plan`: needs of each configuration, the recommended one, reasons against the others.
 
 Everything is a prediction, and every table says so; nothing here was measured.
 """
@@ -164,7 +164,7 @@ def _header(shown: Sequence[Named], rows: Sequence[TrialFigures], environment: E
 
 
 def losers(rows: Sequence[TrialFigures], best: TrialFigures | None) -> Iterator[Part]:
-    """Why not the others, each held against the recommended one, or against the nearest where none fits."""
+    """Reasons against the others, each compared with the recommended one, or with the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
     reasons_by_row = [(row, why_not(held, row)) for row in rows if row is not held]
     lines = [f"{row.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in reasons_by_row if reasons]
@@ -173,7 +173,7 @@ def losers(rows: Sequence[TrialFigures], best: TrialFigures | None) -> Iterator[
 
 
 def _expected_terms(best: TrialFigures | None) -> Iterator[Part]:
-    """What the expected step of the recommended row is made of, and what it takes for granted."""
+    """Parts of the expected step of the recommended row, and its assumptions."""
     if best is None or best.expected is None:
         return
     expected = best.expected
@@ -183,7 +183,7 @@ def _expected_terms(best: TrialFigures | None) -> Iterator[Part]:
 
 
 def _bound_terms(best: TrialFigures | None) -> Iterator[Part]:
-    """How the recommended row's bound comes about, so that it can be checked by hand."""
+    """Terms of the recommended row's bound, so that it can be checked by hand."""
     if best is not None and best.bound is not None and best.bound.terms:
         terms = [term for term in best.bound.terms if not term.endswith(": none")]
         yield Part(f"Lower bound of the step time of {plain(best.label)}", points=terms)

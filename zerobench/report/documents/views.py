@@ -1,4 +1,4 @@
-"""Which views a run's documents have, in the one order that the terminal, Markdown and the page share."""
+"""Views of a run's documents, in the one order that the terminal, Markdown and the page share."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Document(Flag):
-    """Where views are shown."""
+    """Documents that have views."""
 
     TERMINAL = auto()
     MARKDOWN = auto()

@@ -20,7 +20,7 @@ _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
 
 
 class Work(NamedTuple):
-    """What must be equal for tokens per second to be compared."""
+    """Work that must be equal for tokens per second to be compared."""
 
     model: str
     ranks: str
@@ -52,12 +52,12 @@ class Candidate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where their median lies."""
+        """Range of their median."""
         return median_range(self.rates)
 
     @property
     def needed_bytes(self) -> int | None:
-        """Of one device: the largest over ranks, start-up and repeats."""
+        """Need of one device: the largest over ranks, start-up and repeats."""
         return self.figures.device_needed_bytes
 
     @property
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Of one device."""
+        """Memory of one device."""
         return self.figures.capacity_bytes
 
     @property
@@ -77,7 +77,7 @@ class Candidate:
         return None if device.room is None else device.fits
 
     def overlaps(self, other: Candidate) -> bool:
-        """Whether neither can be called faster."""
+        """True if neither can be called faster."""
         return self.interval[0] <= other.interval[1] and other.interval[0] <= self.interval[1]
 
 

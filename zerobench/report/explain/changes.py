@@ -54,7 +54,7 @@ def share_slower(step_s: float | None, unchanged_s: float | None) -> float | Non
 
 
 def slower_text(slower: float | None) -> str:
-    """What a change costs in expected time."""
+    """Cost of a change in expected time, in words."""
     if slower is None:
         return "step time unknown"
     if abs(slower) < _AS_FAST:
@@ -65,7 +65,7 @@ def slower_text(slower: float | None) -> str:
 
 
 def smallest(tried: Sequence[ChangeOutcome], most: int = MOST) -> list[ChangeOutcome]:
-    """Of those that fit: single changes before several together, and of as many the fastest first."""
+    """Changes that fit: single ones before several together, and of as many the fastest first."""
     fitting = [change for change in tried if change.fits]
     order = {id(change): at for at, change in enumerate(fitting)}
     return sorted(
@@ -97,7 +97,7 @@ def changes_topic(tried: Sequence[ChangeOutcome], cost_basis: str | None = None)
 
 
 def unchanged_topic(row: TrialFigures | None) -> list[Topic]:
-    """What a configuration needs as it is, and what for."""
+    """Needs of a configuration as it is, by category."""
     if row is None or row.device.needed_bytes is None:
         return []
     space, instant = row.device, row.steady_peak

@@ -54,7 +54,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """Why it is taken, in words."""
+        """Reason for the choice, in words."""
         if self.measured_on:
             return f"measured to be the fastest, on {self.measured_on}"
         unchecked = f" (host memory not checked for {self.num_unchecked})" if self.num_unchecked else ""

@@ -1,4 +1,4 @@
-"""What a plan or a search came to: the rows that are shown, the choice among them, and what had to change for it."""
+"""Result of a plan or a search: the rows that are shown, the choice among them, and the changes that it took."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from zerobench.report.words.labels import labels
 
 @dataclass(frozen=True)
 class Relief:
-    """What was tried where nothing fitted as asked."""
+    """Changes that were tried where nothing fitted as requested."""
 
     tried: str
     """The kinds of changes, for people."""

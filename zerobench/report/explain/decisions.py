@@ -17,7 +17,7 @@ MOST_GROUPS = 2
 
 
 def decisions(runs: RunFigures) -> list[Decision]:
-    """What to take, a decision for each kind of work; empty where there is nothing to choose among."""
+    """Recommendations, one for each kind of work; empty where there is nothing to choose among."""
     kept = stored_decision(runs)
     if kept is not None:
         return [kept]

@@ -1,8 +1,9 @@
-"""Why a trial did not complete: what it asked for and what was free, its rule if it was skipped, what was predicted."""
+"""Reasons why a trial did not complete: requested and free memory, the rule if skipped, predictions of its need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Category, Place, Status
@@ -11,12 +12,70 @@ from zerobench.config.trial.trial import Evidence
 from zerobench.records.folder import SNAPSHOT
 from zerobench.records.records import Failure
 from zerobench.records.trials import Trial, completed
-from zerobench.report.explain.printed import own_frame, printed_lines
 from zerobench.report.explain.savings import Estimates
 from zerobench.report.explain.topic import Line, Topic, phase_words, says
 from zerobench.report.figures.capacity import device_needs, total_needs, when_needed
 from zerobench.report.figures.predictions.errors import PHASES
 from zerobench.report.figures.standing import host_standing_lines, host_standing_of, standing_lines
+
+_TRACEBACK = "Traceback (most recent call last)"
+_PREFIX = re.compile(r"^\s*\[rank\d+\]: ?")
+"""torch's, before each line of a rank's traceback."""
+_FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_ERROR = re.compile(r"^[A-Za-z_][\w.]*(: .*)?$")
+_INSTALLED = re.compile(
+    r"[/\\](site-packages|dist-packages|lib[/\\]python\d[^/\\]*)[/\\]"
+    r"|[/\\]zerobench[/\\](rank|launch[/\\](machine|run|setup|tracking)|memory|running|tracking|worker|worker_tensorflow)[/\\]|^<"
+)
+"""Files of installed packages, of Python itself and of zerobench."""
+_LAUNCHERS = re.compile(r"^(subprocess\.CalledProcessError|torch\.distributed\.\S*ChildFailedError|SystemExit)\b")
+"""What launchers raise because a rank has: it says nothing of why."""
+_MOST_ERRORS = 2
+_MOST_LINES = 3
+
+
+def printed_lines(evidence: str) -> list[str]:
+    """The error at the end of the output in `evidence`; without a traceback its last lines."""
+    fact, _, output = evidence.partition("; last lines:\n")
+    lines = [_PREFIX.sub("", line) for line in output.splitlines()]
+    errors = dict(_errors(lines))
+    causes = [error for error in errors if not _LAUNCHERS.match(error)] or list(errors)
+    if not causes:
+        ending = [line.strip() for line in lines if line.strip() and not line.startswith("== ")]
+        return [f"Evidence: {fact}.", *(f"Printed last: {line}" for line in ending[-_MOST_LINES:])]
+    sentences = [f"Evidence: {fact}."]
+    for error in causes[:_MOST_ERRORS]:
+        sentences += [f"Error: {error}", *([f"In your code: {errors[error]}"] if errors[error] else [])]
+    return sentences
+
+
+def own_frame(frames: Sequence[str]) -> str | None:
+    """The innermost of a traceback's lines that is of no installed package, with its source: `train.py:41, in main:
+    loss = model(batch)`.
+    """
+    place = None
+    for at, line in enumerate(frames):
+        match = _FRAME.match(line)
+        if match is None or _INSTALLED.search(match[1]):
+            continue
+        source = frames[at + 1].strip() if at + 1 < len(frames) and not _FRAME.match(frames[at + 1]) else ""
+        where = f"{match[1]}:{match[2]}{f', in {match[3]}' if match[3] else ''}"
+        place = f"{where}: {source}" if source else where
+    return place
+
+
+def _errors(lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """The last line of each traceback with the user's frame in it; the first may have lost its beginning."""
+    frames: list[str] = []
+    for line in lines:
+        if _TRACEBACK in line:
+            frames = []
+        elif frames and _ERROR.match(line):
+            yield line.strip(), own_frame(frames)
+            frames = []
+        elif line.startswith((" ", "\t")) and (frames or _FRAME.match(line)):
+            frames.append(line)
+
 
 _MOST_STACKS = 2
 
@@ -37,13 +96,13 @@ def ending_topic(trial: Trial, alike: Iterable[Trial], estimates: Estimates | No
         return Topic("Why it did not run", lines)
     failure = record.failure
     reason = record.reason or (failure.message if failure else "no reason recorded")
-    lines = says(f"{sentence}{_where(failure) if failure else ''}: {reason.rstrip('.')}.")
+    lines = says(f"{sentence}{_place_words(failure) if failure else ''}: {reason.rstrip('.')}.")
     lines += [*says(*_request(failure)), *_standing(failure)] if failure else []
     lines += [*_host_standing(trial), *says(*_reached(trial), *_predicted(trial, alike, estimates))]
     return Topic("Why it did not complete", lines)
 
 
-def _where(failure: Failure) -> str:
+def _place_words(failure: Failure) -> str:
     step = "" if failure.step_index is None or failure.step_index < 0 else f" of step {failure.step_index + 1}"
     names = {"init": "initialization", "step": f"the update{step}"}
     phase = "" if failure.phase is None else names.get(failure.phase.value, failure.phase.value + step)
@@ -69,7 +128,7 @@ def _request(failure: Failure) -> Iterator[str]:
 
 
 def _standing(failure: Failure) -> Iterator[Line]:
-    """What stood on the device when it refused."""
+    """Memory held on the device when it refused."""
     if failure.standing is None:
         return
     for title, pieces in standing_lines(failure.standing, failure.bytes_asked, failure.bytes_free):
@@ -80,7 +139,7 @@ def _standing(failure: Failure) -> Iterator[Line]:
 
 
 def _host_standing(trial: Trial) -> Iterator[Line]:
-    """What was held of the host, where its memory was refused or a prediction needs more than there is."""
+    """Memory held on the host, where its memory was refused or a prediction needs more than there is."""
     standing = host_standing_of(trial)
     if standing is None:
         return

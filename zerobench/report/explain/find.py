@@ -1,4 +1,4 @@
-"""Which trial a person means: by its id, by a prefix that only one has, or by the name that tables give it."""
+"""Finds the trial that a name means: by its id, by a prefix that only one has, or by its name in tables."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def find_trial(name: str, known: Sequence[NamedTrial]) -> NamedTrial:
 
 
 def _ways(wanted: str, known: Sequence[NamedTrial]) -> list[list[NamedTrial]]:
-    """What matches `wanted`, the strictest way first."""
+    """Matches of `wanted`, the strictest way first."""
     return [
         [labelled for labelled in known if wanted == labelled.trial.trial_id],
         [labelled for labelled in known if wanted == labelled.label],
-        [labelled for labelled in known if wanted == _without_optimizer(labelled)],
+        [labelled for labelled in known if wanted == _drop_optimizer(labelled)],
         [labelled for labelled in known if labelled.trial.trial_id.startswith(wanted)],
         [labelled for labelled in known if labelled.label.startswith(wanted)],
         _plainest([labelled for labelled in known if _words_in(wanted, set(labelled.label.split()))]),
@@ -63,7 +63,7 @@ def _plainest(named: Sequence[NamedTrial]) -> list[NamedTrial]:
     return [labelled for labelled, count in zip(named, counts, strict=True) if count == min(counts)]
 
 
-def _without_optimizer(labelled: NamedTrial) -> str:
+def _drop_optimizer(labelled: NamedTrial) -> str:
     """Its name as a plan's tables have it, which choose the optimizer by the offload."""
     return " ".join(word for word in labelled.label.split() if word != labelled.trial.spec.optimizer)
 

@@ -54,13 +54,13 @@ def headline(runs: RunFigures) -> list[str]:
 
 
 def _has_figure(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> bool:
-    """Whether there is anything to speak of but how they ended."""
+    """True if there is anything to report but endings."""
     known = any(candidate.needed_bytes is not None for candidate in contenders)
     return known or any(trial.is_completed or trial.sampled_host_bytes for trial in trials)
 
 
 def _evidence(runs: RunFigures) -> str:
-    """How the figures are obtained, and how far predictions are off where they were measured too."""
+    """Evidence of the figures, and errors of predictions where they were measured too."""
     counts = Counter(trial.spec.evidence for trial in runs.figures if trial.status is not Status.SKIPPED)
     if not counts:
         return ""
@@ -91,7 +91,7 @@ def _median_error(predicted: Sequence[Errors]) -> float | None:
 
 
 def _endings(trials: Sequence[TrialFigures]) -> str:
-    """How many completed, and why the others did not, the commonest reason first."""
+    """Number of completed trials, and reasons of the others, the commonest first."""
     others = [trial for trial in trials if not trial.is_completed]
     if not others:
         return f"{_all_of(len(trials))} completed."
@@ -109,7 +109,7 @@ def _short(text: str) -> str:
 
 
 def _sampled(trials: Sequence[TrialFigures]) -> str:
-    """Of trials that were sampled from outside: the most host memory."""
+    """Largest host memory of trials that were sampled from outside."""
     sampled = [(size, trial.label) for trial in trials if (size := trial.sampled_host_bytes)]
     if not sampled:
         return _NO_MEMORY
@@ -119,7 +119,7 @@ def _sampled(trials: Sequence[TrialFigures]) -> str:
 
 
 def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: Candidate | None) -> str:
-    """What fits, the recommended trial or else that with the least memory, and what does not."""
+    """Trials that fit, the recommended one or else that with the least memory named, and those that do not."""
     known = [candidate for candidate in contenders if candidate.needed_bytes is not None]
     if not known:
         return _sampled(trials)
@@ -139,13 +139,15 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
     if not too_large:
         if total > 1:
             return f"{_all_of(total)} fit in {capacity}: {_range(fitting)}."
-        return f"{judged[0].label} fits in {format_bytes(judged[0].needed_bytes)} of {capacity} ({_when(judged[0])})."
+        return (
+            f"{judged[0].label} fits in {format_bytes(judged[0].needed_bytes)} of {capacity} ({_moments(judged[0])})."
+        )
     refused = f"{listed(too_large, _MOST_NAMES)} {'do' if len(too_large) > 1 else 'does'} not fit"
     if not fitting:
         return f"Nothing fits in {capacity}: {listed(too_large, _MOST_NAMES)}."
     named = best or min(fitting, key=lambda candidate: candidate.needed_bytes or 0)
     return (
-        f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity} ({_when(named)}); {refused}"
+        f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity} ({_moments(named)}); {refused}"
         f" ({len(fitting)} of {total} trials fit)."
     )
 
@@ -174,7 +176,7 @@ def _range(contenders: Sequence[Candidate]) -> str:
     )
 
 
-def _when(candidate: Candidate) -> str:
+def _moments(candidate: Candidate) -> str:
     """`at start-up, steps 59.56 GiB`."""
     return when_needed(total_needs(candidate.figures.needs))
 
@@ -207,7 +209,7 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
 
 
 def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> str:
-    """What limits all this: losses or gradients that disagree, void throughput, single repeats."""
+    """Limits of the sentences before: losses or gradients that disagree, void throughput, single repeats."""
     wrong: dict[str, list[str]] = {}
     for trial in trials:
         for what, _, _ in trial.parity.disagreements if trial.parity else ():

@@ -1,4 +1,4 @@
-"""What a step's time is made of, and why one trial is slower than another, as far as it was measured."""
+"""Parts of a step's time, and why one trial is slower than another, as far as it was measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLOW_RANK = 0.05
 
 
 def time_topic(trial: Trial) -> Topic:
-    """Which phase dominates a step, the traffic, and how far it is from what the hardware allows."""
+    """Dominant phase of a step, its traffic, and its distance from what the hardware allows."""
     speed = speed_of(trial)
     evidence = "" if trial.spec.evidence is Evidence.MEASURED else f" (evidence: {trial.spec.evidence.value})"
     timed = says(*_timed(trial, speed)) if speed else says(f"No step was timed{evidence}.")
@@ -113,7 +113,7 @@ def _limits(trial: Trial, speed: Speed | None) -> Iterator[str]:
 
 
 def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[str, str]) -> Topic:
-    """Why `b` is slower or faster than `a`, phase by phase; nothing is claimed within the spread of the steps.
+    """Difference in speed from `a` to `b`, phase by phase; nothing is claimed within the spread of the steps.
 
     `names` are for sentences, `labels` for programs.
     """

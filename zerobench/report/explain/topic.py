@@ -1,4 +1,4 @@
-"""What an explanation is made of: sentences for people, by topic, and the same figures as data for programs."""
+"""Parts of an explanation: sentences for people, by topic, and the same figures as data for programs."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class TorchMessage:
 
     @property
     def is_in_pieces(self) -> bool | None:
-        """Whether there was room for it in all, and not in one piece; None where the figures do not tell: they are not
+        """True if there was room for it in all, and not in one piece; None where the figures do not tell: they are not
         all there, equal to what was asked but for their rounding, or the driver refused what it counts as free.
         """
         if None in (self.asked_bytes, self.free_bytes, self.unallocated_bytes) or self.is_below_a_limit:
@@ -100,12 +100,12 @@ class TorchMessage:
 
     @property
     def is_below_a_limit(self) -> bool:
-        """Whether the process may take less than the device has."""
+        """True if the process may take less than the device has."""
         return self.allowed_bytes is not None and self.allowed_bytes < (self.total_bytes or 0)
 
     @property
     def outside_torch_bytes(self) -> int | None:
-        """What this process holds beside torch's reserve: CUDA's context, NCCL; None where that is not told."""
+        """Memory of this process outside torch's reserve: CUDA's context, NCCL; None if not in the message."""
         held = (self.process_bytes, self.allocated_bytes, self.unallocated_bytes)
         return None if None in held else max(0, held[0] - held[1] - held[2])  # type: ignore[operator] # none is None
 
@@ -130,7 +130,7 @@ def _read(lines: Sequence[str], at: int) -> TorchMessage:
         number = on_host["torch"] or on_host["file"]
         asked = int(number) if number else _bytes(*on_host["numpy"].split()) if on_host["numpy"] else None
         return TorchMessage(on_host[0], rank, frames, on_host=True, asked_bytes=asked)
-    whole = " ".join(_RANK.sub("", line).strip() for line in _of_one_message(lines, at))
+    whole = " ".join(_RANK.sub("", line).strip() for line in _same_message(lines, at))
     whole = whole[whole.index(" out of memory. Tried") - 4 :].strip()
     sizes = {name: _size(pattern, whole) for name, pattern in _FIGURES.items()}
     reserved = sizes.pop("reserved_bytes")
@@ -150,7 +150,7 @@ def _read(lines: Sequence[str], at: int) -> TorchMessage:
     )
 
 
-def _of_one_message(lines: Sequence[str], at: int) -> Iterator[str]:
+def _same_message(lines: Sequence[str], at: int) -> Iterator[str]:
     """Line `at` and what may go on of it: no other message, nor another process' line."""
     process = _PROCESS.search(lines[at])
     yield lines[at]

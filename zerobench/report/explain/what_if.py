@@ -1,5 +1,5 @@
-"""What a predicted step would take on other hardware, or with larger micro-batches: the same trace, or closed form, at
-other rates or sizes; nothing is run.
+"""Predicted step on other hardware, or with larger micro-batches: the same trace, or closed form, at other rates or
+sizes; nothing is run.
 
 zerobench explain RUN TRIAL --what-if link=2x
 zerobench explain RUN TRIAL --what-if gpu="B200 SXM",network=100GB/s
@@ -51,7 +51,7 @@ def what_if_topic(trial: Trial, asked: str) -> Topic:
         raise UserError(f"{_OPTION}: no expected time for this trial: {why_no_time(trial, *place)}")
     changes = [_split(part) for part in asked.split(",")]
     changed = _changed(place, changes)
-    larger = _with_batch(trial, [value for name, value in changes if name == _BATCH])
+    larger = _set_batch(trial, [value for name, value in changes if name == _BATCH])
     then = expected_step(larger, *changed)
     if then is None:
         raise UserError(f"{_OPTION}: the catalogue lacks a rate of {changed[0].name}")
@@ -60,18 +60,21 @@ def what_if_topic(trial: Trial, asked: str) -> Topic:
     speed = f" Tokens/s: {100 * gain:+.1f}%; memory not asked." if larger is not trial else ""
     return Topic(
         f"With {asked}",
-        says(f"Expected step: {_in_words(now)}.", f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f}%.{speed}"),
+        says(
+            f"Expected step: {_interval_words(now)}.",
+            f"Changed: {_interval_words(then)}: {100 * (factor - 1):+.1f}%.{speed}",
+        ),
         {"what_if": {"asked": asked, "expected_step_s": now.step_s, "changed_step_s": then.step_s}},
     )
 
 
-def _in_words(expected: ExpectedStep) -> str:
+def _interval_words(expected: ExpectedStep) -> str:
     parts = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in expected.parts.items())
     low, high = map(format_seconds, (expected.low_s, expected.high_s))
     return f"{format_seconds(expected.step_s)} ({low} to {high}): {parts}"
 
 
-def _with_batch(trial: Trial, asked: Sequence[str]) -> Trial:
+def _set_batch(trial: Trial, asked: Sequence[str]) -> Trial:
     """`trial` with micro-batches so many times as large; itself where none is asked."""
     for value in asked:
         times = _WHOLE_TIMES.fullmatch(value)

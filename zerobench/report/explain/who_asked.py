@@ -1,4 +1,4 @@
-"""Which part of a training asked for memory, by the frames of a traceback, and which settings that part has.
+"""The part of a training that requested memory, by the frames of a traceback, and the settings of that part.
 
 Innermost first; the first row that fits a frame decides. Sources: DeepSpeed 0.9 to 0.19, torch 2.0 to 2.13,
 transformers 4 and 5, accelerate.
@@ -116,14 +116,14 @@ _PHASES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 
 
 def phase_of(frames: Sequence[Frame]) -> str | None:
-    """Where the training was; None where no frame tells."""
+    """Phase of the training; None if no frame tells."""
     return next(
         (phase for phase, rules in _PHASES if any(_fits(frame, *rule) for frame in frames for rule in rules)), None
     )
 
 
 def asker_of(frames: Sequence[Frame]) -> MemoryUser | None:
-    """What asked; None where no frame tells."""
+    """The part that requested memory; None if no frame tells."""
     for frame in reversed(frames):
         for file, functions, asker in _ASKERS:
             if any(_fits(frame, file, function) for function in functions):

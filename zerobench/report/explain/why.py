@@ -1,4 +1,5 @@
-"""Why one trial loses against another, in sentences whose every number is in the ledger, the record or the catalogue.
+"""Reasons why one trial loses against another, in sentences whose every number is in the ledger, the record or the
+catalogue.
 
 A trial loses where it does not fit, or where it needs more memory; each that holds is said, in this order. That lower
 bounds of their steps are no reason is said between. Nothing is said of what the figures do not show: a category is
@@ -27,7 +28,7 @@ _TELLING = 0.05
 
 
 def why_not(best: TrialFigures, other: TrialFigures) -> list[str]:
-    """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
+    """Reasons why `other` loses against `best`, the weightiest first; empty where nothing known is against it.
 
     The times are those that their steps are expected to take; without both, nothing is said of times.
     """
@@ -61,11 +62,11 @@ def _does_not_fit(row: TrialFigures) -> Iterator[str]:
             + (f", most tensors in {phase_words(need.instant.step, need.instant.phase)}" if need.instant else "")
         )
         if need.instant is not None:
-            yield from _what_would_have_to_shrink(row.trial, need.instant, over_bytes)
+            yield from _largest_parts(row.trial, need.instant, over_bytes)
     yield from _host_too_small(row)
 
 
-def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) -> Iterator[str]:
+def _largest_parts(trial: Trial, instant: Instant, over_bytes: int) -> Iterator[str]:
     """The largest parts, as many as together are larger than what is over."""
     nothing = Instant(instant.rank, instant.step, instant.phase, 0, dict.fromkeys(instant.categories, 0))
     parts = [part for part in merged(difference(nothing, instant), MOMENTS) if part[0].b_bytes > 0]
@@ -110,7 +111,7 @@ def _host_too_small(row: TrialFigures) -> Iterator[str]:
 
 
 def _time(best: TrialFigures, other: TrialFigures) -> Iterator[str]:
-    """Of two that fit: which is expected to be faster, or that they are about as fast."""
+    """Expected times of two that fit: `other` is slower, or about as fast."""
     ours, theirs = best.expected, other.expected
     if not other.fits or ours is None or theirs is None:
         return
@@ -143,7 +144,7 @@ def _told_apart(spec: TrialSpec, best: TrialSpec) -> tuple[str, str]:
 
 
 def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
-    """What of the difference is no tensor, where that is telling."""
+    """Parts of the difference that are no tensors, where they weigh."""
     parts = {
         "reserved but unallocated": theirs.slack_bytes - ours.slack_bytes,
         "CUDA context": theirs.context_bytes - ours.context_bytes,
@@ -176,7 +177,7 @@ def _differences(
 def _bucket_against_savings(
     best: Trial, other: Trial, differences: Sequence[CategoryDifference], instants: tuple[Instant, Instant]
 ) -> Iterator[str]:
-    """Where a reduce bucket is what makes `other` lose, and a smaller one would not: said whole.
+    """A reduce bucket that alone makes `other` lose, with the smaller one that would not.
 
     DeepSpeed's bucket is as large for a small model as for a large one, and one setting makes it smaller.
     """

@@ -32,7 +32,7 @@ _LIBRARIES = ("nvidia-nccl-", "nvidia-cuda-runtime")
 
 @dataclass
 class _Readings:
-    """What the ranks on one model of GPU read, in bytes."""
+    """Readings of the ranks on one model of GPU, in bytes."""
 
     num_ranks: int = 0
     context: list[int] = field(default_factory=list)
@@ -70,7 +70,7 @@ def calibration_of(run: Run) -> Calibration:
             f"RUN: {run.run_id}: none of its {counted(num_trials, 'trial')} ran on a GPU; calibrate needs one that did"
         )
     if not steps and not any(reading.context for reading in readings.values()):
-        raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_why_none(run)}")
+        raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_missing_reason(run)}")
     gpus = tuple(_calibrated(gpu, size, reading) for (gpu, size), reading in sorted(readings.items()))
     whole = {gpu for gpu, of_passes in steps if not of_passes}
     timed = tuple(
@@ -123,8 +123,8 @@ def _rest_of_process_bytes(rank: RankRecord) -> int | None:
     return max((row.live_bytes for row in held if row.category is Category.REST_OF_PROCESS), default=None)
 
 
-def _why_none(run: Run) -> str:
-    """What the samplers gave as reason for reading nothing."""
+def _missing_reason(run: Run) -> str:
+    """Reason that the samplers gave for reading nothing."""
     summaries: Iterable[Any] = (summary for trial in run.trials() for summary in trial.record.nvml)
     reason = next((summary.reason for summary in summaries if summary.reason), None)
     return f"NVML: {reason}" if reason else "NVML gives no reason"

@@ -11,12 +11,12 @@ Event = dict[str, Any]
 
 
 def process_name(process: int, name: str) -> Event:
-    """What a process is called."""
+    """Event that names a process."""
     return {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
 
 
 def thread_name(process: int, thread: int, name: str) -> Event:
-    """What a thread of a process is called."""
+    """Event that names a thread of a process."""
     return {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
 
 
@@ -26,7 +26,7 @@ def piece(process: int, thread: int, name: str, start_us: float, length_us: floa
 
 
 def counter(process: int, name: str, at_us: float, num_bytes: int) -> Event:
-    """What a counter of bytes stands at."""
+    """Event of a counter of bytes."""
     return {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": at_us, "args": {"bytes": num_bytes}}
 
 

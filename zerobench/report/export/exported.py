@@ -1,4 +1,4 @@
-"""What is exported of a trial, whichever tool it goes to; trials pass through one at a time.
+"""Trials as all exports have them, whichever tool they go to; they pass through one at a time.
 
 A figure that is not available is left out: no tool here has a value for it, and 0 would be a lie.
 """
@@ -53,12 +53,12 @@ class ExportRow:
 
     @property
     def start_s(self) -> float:
-        """When the trial began, Unix time; 0 for one that was never started."""
+        """Start of the trial, Unix time; 0 for one that was never started."""
         return self.trial.started_at_s or 0.0
 
     @property
     def end_s(self) -> float:
-        """When the trial ended, Unix time; 0 for one that was never started."""
+        """End of the trial, Unix time; 0 for one that was never started."""
         return self.trial.ended_at_s or self.start_s
 
 
@@ -91,7 +91,9 @@ def _export_row(trial: TrialFigures, joules: float | None, steps: Sequence[StepP
 
 
 def settings(spec: TrialSpec) -> dict[str, Setting]:
-    """What defines a trial as flat plain values: the axes, the hyperparameters, the DeepSpeed keys that it sets."""
+    """Settings that define a trial, as flat plain values: the axes, the hyperparameters, the DeepSpeed keys that it
+    sets.
+    """
     names = [name for name in schema.KEYS if hasattr(spec, name) and name != "model" and spec.knows(name)]
     known: dict[str, Any] = {"model": spec.model.name, **{name: getattr(spec, name) for name in names}}
     known |= spec.hyperparameters.model_dump() if spec.knows("hyperparameters") else {}

@@ -49,7 +49,7 @@ def strategies_frame(rows: Sequence[ComparedSide]) -> pd.DataFrame:
 
 
 def _values(row: ComparedSide) -> dict[str, Any]:
-    """What the row, its figures, its trial or its model states have by a column's own name, then the other columns; a
+    """Values of the row, its figures, its trial or its model states by a column's own name, then the other columns; a
     server computes no loss.
     """
     figures, parity = row.figures, None if row.figures.is_server else row.parity

@@ -50,7 +50,7 @@ def write_memory_viz(timelines: Iterable[Timeline], folder: Path) -> int:
 
 
 def snapshot(ranks: Iterable[Timeline]) -> dict[str, Any]:
-    """What torch.cuda.memory._snapshot() gives, of the ranks of one trial."""
+    """Snapshot of the ranks of one trial, in the form of torch.cuda.memory._snapshot()."""
     segments, traces = [], []
     for device, timeline in enumerate(ranks):
         stacks = _stacks(timeline)
@@ -104,7 +104,7 @@ class _Stack:
         return block.size - kept
 
     def segment(self, device: int) -> dict[str, Any]:
-        """What is live at the end, in the segment of the category."""
+        """Blocks live at the end, in the segment of the category."""
         blocks: list[dict[str, Any]] = [
             {"state": "active_allocated", "size": block.size, "requested_size": block.size, "frames": block.frames}
             for block in self.live

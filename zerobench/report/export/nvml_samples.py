@@ -154,12 +154,12 @@ class EnergyMeter:
     def joules(self) -> float | None:
         """Energy of all devices together; None unless it is known of each."""
         pieces_by_window = self._pieces.items()
-        parts = [_of_device(np.concatenate(pieces, axis=1), window) for (_, window), pieces in pieces_by_window]
+        parts = [_device_samples(np.concatenate(pieces, axis=1), window) for (_, window), pieces in pieces_by_window]
         known = [part for part in parts if part is not None]
         return sum(known) if known and len(known) == len(parts) else None
 
 
-def _of_device(samples: Floats, window: Window | None) -> float | None:
+def _device_samples(samples: Floats, window: Window | None) -> float | None:
     if window is None:
         return None
     times, watts, joules = samples
@@ -191,7 +191,7 @@ def _floats(column: Any) -> Floats:
 
 
 def _is_used(uuid: str, ranks: Sequence[RankRecord]) -> bool:
-    """Whether a rank runs on the device; yes for every device where no rank names its own."""
+    """True if a rank runs on the device, or if no rank names its own."""
     named = {bare_uuid(rank.device_uuid) for rank in ranks if rank.device_uuid}
     return not named or bare_uuid(uuid) in named
 

@@ -37,7 +37,7 @@ def write_prometheus(trials: Iterable[ExportRow], path: Path) -> int:
 
 
 class _Collector:
-    """What a CollectorRegistry asks for its metrics."""
+    """Collector that a CollectorRegistry asks for its metrics."""
 
     def __init__(self, families: list[Any]) -> None:
         self._families = families

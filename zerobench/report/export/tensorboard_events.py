@@ -74,7 +74,7 @@ def _summaries(row: ExportRow, library: _Library) -> Iterator[tuple[Any, int, fl
 
 
 def _session_end(row: ExportRow, library: _Library) -> Any:
-    """How the trial ended, for the HPARAMS tab: what tensorboard's `session_end_pb` makes, which takes TensorFlow."""
+    """Ending of the trial for the HPARAMS tab, as tensorboard's `session_end_pb` makes it, which takes TensorFlow."""
     succeeded = row.trial.status is Status.COMPLETED
     status = library.status.Value("STATUS_SUCCESS" if succeeded else "STATUS_FAILURE")
     info = library.hparams_data.SessionEndInfo(status=status, end_time_secs=row.end_s)

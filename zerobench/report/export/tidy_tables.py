@@ -94,7 +94,7 @@ def trials_frame(run: store.Run) -> pd.DataFrame:
 
 
 def tables_stand(run: store.Run) -> bool:
-    """Whether the run's folder holds the tables that `write_tables` would write now.
+    """True if the run's folder holds the tables that `write_tables` would write now.
 
     They are of this version, younger than the record of every trial that has ended, and of as many trials: a trial
     that was set aside since would be missing.
@@ -110,7 +110,7 @@ def tables_stand(run: store.Run) -> bool:
 
 
 def _are_ours(tables: Sequence[Path], num_trials: int) -> bool:
-    """Whether Parquet files are whole, and tables of this version, that of trials of so many."""
+    """True if the Parquet files are whole, and tables of this version, that of trials with this many rows."""
     try:
         files = {path.stem: pa_parquet.ParquetFile(path) for path in tables if path.suffix == ".parquet"}
     except (OSError, pa.ArrowInvalid):  # cut short, by a full disk or a copy
@@ -124,7 +124,7 @@ def _are_ours(tables: Sequence[Path], num_trials: int) -> bool:
 
 
 def _ends_in_a_line(path: Path) -> bool:
-    """Whether a CSV is there to its last line's end; of other files nothing is said."""
+    """True if a CSV is whole to its last line's end; other files are not checked."""
     if path.suffix != ".csv":
         return True
     with path.open("rb") as file:
@@ -233,7 +233,7 @@ class TrialRows:
 
     @property
     def judge(self) -> ParityJudge:
-        """Whether the losses of the trials so far agree."""
+        """Judge of whether the losses of the trials so far agree."""
         return ParityJudge(self.trials)
 
     def table(self) -> Any:

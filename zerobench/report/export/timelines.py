@@ -17,7 +17,7 @@ NOTHING_KEPT = "no memory over the step recorded; trials with memory steps recor
 
 @dataclass(frozen=True)
 class Timeline:
-    """What one rank kept."""
+    """Memory over the step that one rank kept."""
 
     trial_id: str
     label: str

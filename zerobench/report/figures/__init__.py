@@ -1,1 +1,1 @@
-"""What trials come to: frozen dataclasses computed from records, of which tables, charts and documents are made."""
+"""Figures of trials: frozen dataclasses computed from records, of which tables, charts and documents are made."""

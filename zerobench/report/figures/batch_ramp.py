@@ -1,4 +1,4 @@
-"""What a batch that grows does to memory and speed: of each size its peak, its step time and its tokens per second.
+"""Memory and speed of a batch that grows: peak, step time and tokens per second at each size.
 
 The sizes of a ramped trial stand beside the one size of the trial that does the same work with a fixed batch. Figures
 of the whole trial (speed.py) are those of the full batch, which both have.
@@ -45,12 +45,12 @@ T = TypeVar("T", bound=HasSpec)
 
 
 def work_of(trial: HasSpec) -> str:
-    """What a ramped trial has in common with the one whose batch is fixed: that one's config_hash."""
+    """Hash of the work that a ramped trial shares with the one whose batch is fixed: that one's config_hash."""
     return trial.spec.model_copy(update={"batch_ramp": None}).config_hash
 
 
 def with_their_fixed(trials: Sequence[T]) -> list[T]:
-    """Of `trials` those that are ramped and those that do the same with a fixed batch, in their order."""
+    """The ramped ones of `trials` and those that do the same with a fixed batch, in their order."""
     ramped = {work_of(trial) for trial in trials if trial.spec.batch_ramp is not None}
     return [trial for trial in trials if ramped and work_of(trial) in ramped]
 
@@ -60,10 +60,10 @@ def batch_figures(trial: Trial) -> list[BatchFigures]:
     rank = next(iter(workers(trial) or trial.ranks), None)
     if rank is None or not completed(trial):
         return []
-    return [_of_size(trial, rank, tokens) for tokens in dict.fromkeys(batch.tokens for batch in rank.batches)]
+    return [_size_figures(trial, rank, tokens) for tokens in dict.fromkeys(batch.tokens for batch in rank.batches)]
 
 
-def _of_size(trial: Trial, rank: RankRecord, tokens: int) -> BatchFigures:
+def _size_figures(trial: Trial, rank: RankRecord, tokens: int) -> BatchFigures:
     at = [index for index, batch in enumerate(rank.batches) if batch.tokens == tokens]
     timed = zip(slowest_steps(trial), timed_tokens(trial), strict=False)
     times = [time.step_s for time, size in timed if size == tokens]

@@ -1,4 +1,4 @@
-"""What measured steps say of the time model: the constants of their machine, and how well all of them then agree.
+"""Calibration of the time model by measured steps: the constants of their machine, and how well all of them then agree.
 
 Six differ from machine to machine: how long kernels take, how fast the host launches them, how fast its Python is, what
 lies between steps, how fast copies to the host are and updates there. They are fitted to the trials' passes and whole
@@ -29,7 +29,7 @@ from zerobench.report.figures.speed import speed_of
 
 
 def _known() -> dict[str, float]:
-    """How well the shipped constants are known: standard deviations of their logarithms."""
+    """Uncertainty of the shipped constants: standard deviations of their logarithms."""
     host = shipped_rates().host
     return {
         "slower": 0.2,
@@ -84,7 +84,7 @@ def timed_step(trial: Trial) -> TimedStep | None:
 
 
 def fitted_steps(steps: Sequence[TimedStep]) -> CalibratedSteps:
-    """What the steps, all on one model of GPU, say together."""
+    """Calibration by the steps, all on one model of GPU."""
     gpu = steps[0].gpu
     constants = fitted_constants(steps)
     logs = [step.logs(constants)[-1] for step in steps]
@@ -102,7 +102,9 @@ def fitted_steps(steps: Sequence[TimedStep]) -> CalibratedSteps:
 
 
 def _covered(steps: Sequence[TimedStep]) -> tuple[str, ...]:
-    """What is no longer taken for granted: what all trials assume, and what any did that has a constant of its own."""
+    """Assumptions that the calibration covers: those that all trials make, and those of any that has a constant of its
+    own.
+    """
     own = (COPIES_WORDS,) if steps[0].of_passes else (COPIES_WORDS, HOST_UPDATE_WORDS)
     assumed = dict.fromkeys(words for step in steps for words in step.assumptions)
     return tuple(words for words in assumed if words in own or all(words in step.assumptions for step in steps))
@@ -127,7 +129,7 @@ def fitted_constants(steps: Sequence[TimedStep]) -> StepConstants:
 
 
 def _least(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> np.ndarray:
-    """Where their squares add up to the least, near `start` (Levenberg and Marquardt)."""
+    """The least-squares solution near `start` (Levenberg and Marquardt)."""
     point, now, damping, step = start, residuals(start), 1.0, 1e-2
     for _ in range(_ROUNDS):
         slopes = np.array([(residuals(point + step * way) - now) / step for way in np.eye(len(point))]).T

@@ -1,4 +1,4 @@
-"""What a trial needs of a GPU and of a node, and what of its need the ledger does not hold.
+"""Memory that a trial needs of a GPU and of a node, with the parts that the ledger does not hold.
 
 What a device needs is more than its tensors: the allocator's segments, the CUDA context, NCCL's buffers. Of segments
 those count in which something lies: the allocator gives the others, such as start-up's, back before it fails.
@@ -20,7 +20,7 @@ from zerobench.report.figures.fit import Fit, Space
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """What one rank needs of its GPU at start-up or in steps, in parts that add up to it."""
+    """GPU memory that one rank needs at start-up or in steps, in parts that add up to it."""
 
     step: StepKind
     """`first`: start-up, which is initialization and the first step; `steady`: a later step."""
@@ -43,12 +43,12 @@ class DeviceNeed:
 
 
 def need_words(step: StepKind) -> str:
-    """When memory is needed: `at start-up` or `in steps`."""
+    """Time of the need: `at start-up` or `in steps`."""
     return "at start-up" if step is StepKind.FIRST else "in steps"
 
 
 def when_needed(needs: Mapping[StepKind, int]) -> str:
-    """When most memory is needed, and what the other takes: `at start-up, steps 59.56 GiB`; empty if not known."""
+    """Time of the larger need, and the size of the other: `at start-up, steps 59.56 GiB`; empty if not known."""
     if not needs:
         return ""
     first, *others = sorted(needs, key=lambda step: (-needs[step], step is StepKind.FIRST))
@@ -57,7 +57,7 @@ def when_needed(needs: Mapping[StepKind, int]) -> str:
 
 
 def reserved_words(reserved: Mapping[StepKind, int]) -> str:
-    """What the allocator reserved at most: `72.96 GiB at start-up and 59.56 GiB in steps`."""
+    """Largest reserved memory: `72.96 GiB at start-up and 59.56 GiB in steps`."""
     return " and ".join(f"{format_bytes(reserved[step])} {need_words(step)}" for step in StepKind if step in reserved)
 
 
@@ -78,7 +78,7 @@ def fit_of(trial: Trial, needs: Mapping[StepKind, DeviceNeed], device_bytes: int
 
 
 def device_need(trial: Trial) -> DeviceNeed | None:
-    """What the rank that needs most needs, at start-up or in steps; None where nobody watched."""
+    """Need of the rank that needs most, at start-up or in steps; None where nobody watched."""
     return largest_need(device_needs(trial))
 
 
@@ -88,7 +88,7 @@ def largest_need(needs: Mapping[StepKind, DeviceNeed]) -> DeviceNeed | None:
 
 
 def device_needs(trial: Trial) -> dict[StepKind, DeviceNeed]:
-    """What the rank that needs most needs at start-up, and in steps; a rank's for each that was watched."""
+    """Needs of the rank that needs most at start-up, and in steps; a rank's for each that was watched."""
     needs = [need for rank in trial.ranks for need in _rank_needs(rank)]
     return {need.step: need for need in sorted(needs, key=lambda need: need.total_bytes)}
 
@@ -127,7 +127,7 @@ def _step_need(rank: RankRecord, step: StepKind) -> DeviceNeed | None:
 
 
 def context_bytes(rank: RankRecord) -> int | None:
-    """What the rank's process held outside torch, less NCCL's first communicator; None where nobody read it.
+    """Memory of the rank's process outside torch, less NCCL's first communicator; None where nobody read it.
 
     That is more than the context took when it was made: CUDA loads kernels when they are first launched, and engines
     make communicators of their own.
@@ -159,7 +159,7 @@ def host_bytes_per_node(trial: Trial) -> int | None:
 
 
 def cast_bytes(trial: Trial) -> int:
-    """What torch takes of the host while stage 3 copies a sub-group's new weights between host and GPU (Recast in
+    """Host memory that torch takes while stage 3 copies a sub-group's new weights between host and GPU (Recast in
     step_time/transfers.py), which no prediction's ledger sees and each measured one does; to a drive they go singly.
     """
     spec, case = trial.spec, case_of(trial)

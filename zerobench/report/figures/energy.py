@@ -28,6 +28,6 @@ def energies(run: store.Run) -> dict[str, float]:
 
 
 def _is_newer(run: store.Run, trial_id: str, table: Path) -> bool:
-    """Whether the trial ran again after `table` was written, or is gone."""
+    """True if the trial ran again after `table` was written, or is gone."""
     record = run.folder.trial(trial_id).record
     return not record.exists() or record.stat().st_mtime > table.stat().st_mtime

@@ -1,4 +1,4 @@
-"""Whether a trial fits: what it needs of a GPU and of a node, against what there is.
+"""Fit of a trial: its needs of a GPU and of a node against the memory there is.
 
 What must fit is measured by zerobench.report.figures.capacity. Plans, tables of runs and headlines all judge by this.
 """
@@ -30,12 +30,12 @@ class Space:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits, as far as is known."""
+        """True if it fits, as far as is known."""
         return not self.was_refused and (self.room is None or self.room >= 0)
 
     @property
     def has_room(self) -> bool:
-        """Whether it fits with room to spare, as far as is known."""
+        """True if it fits with room to spare, as far as is known."""
         return self.room is None or self.room >= ROOM
 
 

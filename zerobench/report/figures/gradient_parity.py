@@ -84,5 +84,5 @@ def _largest(pairs: Iterable[tuple[float | None, float | None]]) -> float | None
 
 
 def _is_taken(norm: float | None) -> bool:
-    """Whether a loss scale did not leave the step out."""
+    """True unless a loss scale left the step out."""
     return norm is None or not math.isinf(norm)

@@ -29,7 +29,7 @@ _LEAST = 0.005
 
 @dataclass(frozen=True)
 class HeldBytes:
-    """What somebody holds at a moment."""
+    """Bytes that a holder has at a moment."""
 
     a_parameter: float
     """Bytes, of all ranks."""
@@ -90,20 +90,20 @@ class _Scale:
     a_node: float
 
     def held(self, ranks: Sequence[int]) -> HeldBytes | None:
-        """What all hold of which the ranks looked at hold these; None without any."""
+        """Bytes of all holders, of which those of `ranks` were watched; None without any."""
         if not ranks:
             return None
         return HeldBytes(sum(ranks) * self.a_parameter, max(ranks), round(sum(ranks) * self.a_node))
 
 
 def _holder(category: Category, ranks: Sequence[Sequence[MemoryRow]], scale: _Scale) -> Holder:
-    moments = zip(*(_of_rank(category, rows) for rows in ranks), strict=True)
+    moments = zip(*(_rank_holders(category, rows) for rows in ranks), strict=True)
     load, init, steady = (scale.held([nbytes for nbytes in moment if nbytes is not None]) for moment in moments)
     name = _ALL if category is Category.TOTAL else _HOLDERS.get(category, category.words)
     return Holder(name, load, init, steady)
 
 
-def _of_rank(category: Category, rows: Sequence[MemoryRow]) -> tuple[int, int, int | None]:
+def _rank_holders(category: Category, rows: Sequence[MemoryRow]) -> tuple[int, int, int | None]:
     """At the peak of start-up, at its end, at the peak of a steady step."""
     mine = [row for row in rows if row.category is category]
     process = [row for row in rows if category is Category.TOTAL and row.category is Category.REST_OF_PROCESS]
@@ -127,6 +127,6 @@ def _most(rows: Sequence[MemoryRow], process: Sequence[MemoryRow], *, at_peak: b
 
 
 def _less(row: MemoryRow, process: Sequence[MemoryRow]) -> int:
-    """What the process itself holds of a total."""
+    """The part of a total that the process itself holds."""
     alike = (total for total in process if (total.step, total.phase) == (row.step, row.phase))
     return max((total.at_peak_bytes or total.live_bytes for total in alike), default=0)

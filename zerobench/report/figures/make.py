@@ -63,7 +63,7 @@ def trial_figures(trial: Trial, label: str = "", cluster: Cluster | None = None)
         reason=record.reason,
         rule=record.rule,
         is_whole=is_whole(trial),
-        why=None if completed(trial) else _why_without_figures(record),
+        why=None if completed(trial) else _missing_reason(record),
         started_at_s=record.started_at_s,
         ended_at_s=record.ended_at_s,
         nodes=[plain(name) for name in record.nodes],
@@ -153,8 +153,8 @@ def _nvme_held_bytes(trial: Trial) -> int | None:
 
 
 def _settings(spec: TrialSpec) -> str:
-    """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), how the batch grows, and
-    what no other column says of a trial: the drive that it swaps to, and which rank is predicted, if not the first.
+    """DeepSpeed keys of the sweep (`reduce_bucket_size=5e8`, the file that it names), growth of the batch, and settings
+    that no other column has: the drive that it swaps to, and which rank is predicted, if not the first.
     """
     settings = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
@@ -163,7 +163,7 @@ def _settings(spec: TrialSpec) -> str:
     return plain(" ".join(part for part in [*settings, spec.ds_config_file or "", ramp, drive, rank] if part))
 
 
-def _why_without_figures(record: TrialRecord) -> str:
+def _missing_reason(record: TrialRecord) -> str:
     text = record.reason or (record.failure.message if record.failure else "no reason recorded")
     rule = f" (rule {record.rule})" if record.rule else ""
     detail = _detail(record.failure) if record.failure and record.status is not Status.SKIPPED else ""
@@ -171,7 +171,7 @@ def _why_without_figures(record: TrialRecord) -> str:
 
 
 def _detail(failure: Failure) -> str:
-    """Where it happened and the bytes it was about, as far as they are known."""
+    """Place of the failure and the bytes it was about, as far as they are known."""
     step = -1 if failure.step_index is None else failure.step_index  # below zero is start-up
     parts = [
         (failure.rank is not None, f"rank {failure.rank}"),

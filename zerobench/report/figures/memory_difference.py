@@ -1,4 +1,4 @@
-"""Where two instants differ: the bytes of each category on both sides, the largest difference first."""
+"""Differences between two instants: the bytes of each category on both sides, the largest difference first."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

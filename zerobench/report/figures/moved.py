@@ -34,7 +34,7 @@ _HALF = (Compression.FP16, Compression.BF16)
 
 
 def counted(rank: RankRecord) -> Flow | None:
-    """What left and entered `rank` in the steady step; None where nobody counted, or a kind is not known."""
+    """Bytes that left and entered `rank` in the steady step; None where nobody counted, or a kind is not known."""
     rows = [row for row in rank.collectives if row.step is StepKind.STEADY]
     if rank.world_size > 1 and not rows:
         return None
@@ -42,7 +42,7 @@ def counted(rank: RankRecord) -> Flow | None:
 
 
 def by_closed_form(trial: TrialSpec, rank: RankRecord) -> Flow | None:
-    """What the papers say leaves and enters `rank` in a step; None where no closed form is written."""
+    """Bytes that leave and enter `rank` in a step, by the papers; None where no closed form is written."""
     if trial.world_size == 1:
         return Flow()
     # ZeRO++ and MiCS move other bytes, in other groups, than the stage alone.

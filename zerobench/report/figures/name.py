@@ -1,4 +1,4 @@
-"""What every table says of the trial that a row is of."""
+"""Name of a row's trial, the same in every table."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from zerobench.config.trial.trial import Evidence
 
 @dataclass(frozen=True, slots=True)
 class TrialName:
-    """Which trial, how its figures came to be, and whether they are to be believed."""
+    """Name of a trial, with its evidence and whether its figures are to be believed."""
 
     trial_id: str
     label: str
@@ -26,12 +26,12 @@ class TrialName:
 
     @property
     def is_predicted(self) -> bool:
-        """Whether its figures were not seen on real ranks."""
+        """True if its figures were not seen on real ranks."""
         return self.evidence != Evidence.MEASURED.value
 
     @property
     def kind(self) -> str:
-        """How its rows are marked on the page besides their words: what speaks most against reading on."""
+        """Mark of its rows on the page besides their words: the strongest reason not to read on."""
         if not self.is_believed:
             return "doubted"
         if self.status == Status.SKIPPED.value:

@@ -41,7 +41,7 @@ class Difference:
 
 
 def node_lines(run: store.Run) -> list[str]:
-    """How many nodes were recorded, and each thing in which they differ; none where none was. Safe for a terminal."""
+    """Number of recorded nodes, and each thing in which they differ; none where none was. Safe for a terminal."""
     if not run.nodes:
         return []
     return [nodes_sentence(run), *(f"the nodes differ: {difference}" for difference in node_differences(run.nodes))]

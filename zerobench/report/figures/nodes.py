@@ -1,4 +1,4 @@
-"""Which of a trial's records are of one node, and what the node is called.
+"""Records of one node among a trial's, and the node's name.
 
 A node is its index within the trial, never its hostname: two nodes may share one, and one may call itself wrongly.
 Older records know no index; they are joined by hostname.
@@ -16,7 +16,7 @@ OfNode = RankRecord | NvmlSummary | HostSummary
 
 
 def same_node(record: OfNode, other: OfNode) -> bool:
-    """Whether two records of one trial are of the same node."""
+    """True if two records of one trial are of the same node."""
     if record.node is None or other.node is None:
         return record.hostname == other.hostname
     return record.node == other.node
@@ -28,7 +28,7 @@ def ranks_of(ranks: Iterable[RankRecord], node: OfNode) -> list[RankRecord]:
 
 
 def samples_file(folder: TrialFolder, of: OfNode) -> Path:
-    """Where the NVML samples lie of the node that `of` is of."""
+    """Path of the NVML samples of the node that `of` is of."""
     return folder.nvml_samples(of.hostname if of.node is None else of.node)
 
 

@@ -1,4 +1,4 @@
-"""What a reader of a trial's figures must know: buffers in use, departures from the paper, what was not available."""
+"""Notes for readers of a trial's figures: buffers in use, departures from the paper, what was not available."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ BUFFER_SETTINGS: Mapping[int | None, tuple[str, ...]] = {1: _PARTITIONED, 2: _PA
 
 
 def each_once(labelled: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Of pairs of a trial's label and a sentence each sentence with those that say it, in the order of first sight."""
+    """Sentences with the labels of the trials that share them, in the order of first sight."""
     names_by_sentence: dict[str, dict[str, None]] = {}
     for label, sentence in labelled:
         names_by_sentence.setdefault(sentence, {})[label] = None
@@ -43,7 +43,7 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def sentences(trial: Trial) -> Iterator[str]:
-    """What is to be said of `trial`."""
+    """Sentences on `trial`."""
     ranks = trial.ranks
     yield from (line for rank in ranks if (line := _buffers(rank.effective_config, trial.spec.zero_stage)))
     yield from (sentence for rank in ranks for sentence in rank.departures)

@@ -1,4 +1,4 @@
-"""What the driver saw of a trial's devices: the sampled peak, and the waterfall from used memory down to tensors."""
+"""Memory of a trial's devices by the driver: the sampled peak, and the waterfall from used memory down to tensors."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def nvml_peak_bytes(trial: Trial) -> int | None:
 
 
 def missed_spike_bytes(trial: Trial) -> int | None:
-    """How far the allocator's own peak of reserved memory exceeds what NVML saw on that device, if it does.
+    """Excess of the allocator's own peak of reserved memory over what NVML saw on that device, if any.
 
     Reserved memory is part of used memory, so a lower NVML peak means that a spike fell between two samples.
     """
@@ -75,7 +75,7 @@ class Waterfall:
 
     @property
     def unexplained_bytes(self) -> int:
-        """What of the used memory none of the known parts explains; negative where they overlap."""
+        """The part of the used memory that none of the known parts explains; negative where they overlap."""
         outside = (self.other_processes_bytes, self.context_bytes, self.collectives_bytes)
         known = sum(value for value in outside if value is not None)
         return self.used_bytes - known - self.slack_bytes - self.allocated_bytes

@@ -40,7 +40,7 @@ another shifts the curve by one update, hence the same bound.
 
 @dataclass(frozen=True)
 class Parity:
-    """How one trial's losses, and the norms of its gradients, compare with its reference's."""
+    """Losses of one trial, and the norms of its gradients, compared with its reference's."""
 
     reference: str
     """trial_id of the reference."""
@@ -62,22 +62,22 @@ class Parity:
 
     @property
     def losses_agree(self) -> bool:
-        """Whether the losses do, or need not."""
+        """True if the losses do, or need not."""
         return not self.is_judged or self.difference <= self.tolerance
 
     @property
     def norms_agree(self) -> bool:
-        """Whether the norms of the gradients do, or need not, or are not known."""
+        """True if the norms of the gradients do, or need not, or are not known."""
         return not self.are_norms_judged or self.norm_difference is None or self.norm_difference <= self.norm_tolerance
 
     @property
     def agrees(self) -> bool:
-        """Whether the trial computed what its reference computed, or need not."""
+        """True if the trial computed what its reference computed, or need not."""
         return self.losses_agree and self.norms_agree
 
     @property
     def disagreements(self) -> list[tuple[str, float, float]]:
-        """What speaks against the trial (`losses`, `gradient norms`), how far it is off, and how far it might be."""
+        """Quantities that disagree (`losses`, `gradient norms`), each with its distance and its tolerance."""
         checks = [
             (self.losses_agree, ("losses", self.difference, self.tolerance)),
             (self.norms_agree, ("gradient norms", self.norm_difference or 0.0, self.norm_tolerance)),
@@ -86,7 +86,7 @@ class Parity:
 
     @property
     def disagreeing(self) -> str:
-        """What speaks against the trial: `losses`, `gradient norms`, or both."""
+        """Quantities that disagree: `losses`, `gradient norms`, or both."""
         return " and ".join(name for name, _, _ in self.disagreements)
 
 
@@ -140,7 +140,7 @@ class ParityJudge:
         return next((other for other in group if losses(other)), None) if len(group) > 1 else None
 
     def judge(self, trial: Trial) -> Parity | None:
-        """How `trial` compares; None for the reference itself and where there is nothing to compare with."""
+        """Parity of `trial`; None for the reference itself and where there is nothing to compare with."""
         reference = self.reference(trial) if completed(trial) else None
         if reference is None or reference.spec.trial_id == trial.spec.trial_id:
             return None

@@ -39,7 +39,7 @@ class Transfers:
 
 @dataclass(frozen=True)
 class CheckpointFigures:
-    """What a trial's checkpoints cost and what they were good for. None: not available."""
+    """Costs of a trial's checkpoints, and what they were good for. None: not available."""
 
     save: Transfers | None
     formula_bytes: int | None
@@ -60,7 +60,7 @@ class CheckpointFigures:
 
 
 def resumed(trial: Trial, uninterrupted: Sequence[float]) -> CheckpointFigures | None:
-    """What is known of the checkpoints of `trial`; None where it saved nothing, or did not end."""
+    """Figures of the checkpoints of `trial`; None where it saved nothing, or did not end."""
     recovery = trial.record.recovery if completed(trial) else None
     if recovery is None:
         return None
@@ -93,7 +93,7 @@ def uninterrupted_losses(trial: Trial, trials: Iterable[Trial]) -> Sequence[floa
 
 
 def _work(spec: TrialSpec) -> tuple[str, int]:
-    """What is trained, whatever is saved of it."""
+    """Hash of the training, whatever is saved of it."""
     return spec.model_copy(update={"checkpoint": None}).config_hash, spec.steps.total
 
 
@@ -120,7 +120,7 @@ def _most(figures: Iterable[tuple[int | None, int | None]]) -> int | None:
 
 
 def loss_distance(trial: Trial, trials: Iterable[Trial]) -> float | None:
-    """How far the losses of a trial that was resumed are from those of the same work without a fault; None where it was
+    """Distance of the losses of a trial that was resumed from those of the same work without a fault; None where it was
     not, or `trials` have none to compare with.
     """
     recovery = trial.record.recovery

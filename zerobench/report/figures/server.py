@@ -83,7 +83,7 @@ def _side(trial: Trial, role: str) -> Side:
         wait_s=median(waits),
         sent_bytes=_moved(ranks[0], "send"),
         received_bytes=_moved(ranks[0], "recv"),
-        formula_bytes=_by_formula(trial, ranks[0]),
+        formula_bytes=_formula_flow(trial, ranks[0]),
         staleness=ranks[0].staleness_steps,
     )
 
@@ -94,7 +94,7 @@ def _moved(rank: RankRecord, kind: str) -> int | None:
     return sum(row.message_bytes for row in rank.collectives if row.step is StepKind.STEADY and row.kind == kind)
 
 
-def _by_formula(trial: Trial, rank: RankRecord) -> int | None:
+def _formula_flow(trial: Trial, rank: RankRecord) -> int | None:
     if rank.parameters is None:
         return None
     weights = rank.parameters.trainable * bytes_per_element(trial.spec.precision)
@@ -102,7 +102,7 @@ def _by_formula(trial: Trial, rank: RankRecord) -> int | None:
 
 
 def side_sentences(trial: Trial) -> Iterator[str]:
-    """What a reader of figures that know no sides must know: whose peak is whose."""
+    """Sentences on whose peak is whose, for readers of figures that know no sides."""
     for side in sides(trial):
         if side.peak is not None:
             who = "the server" if side.role == Role.SERVER else "a worker"

@@ -1,4 +1,4 @@
-"""Which releases a prediction is of, and what earlier releases of transformers need beside it."""
+"""Releases that a prediction is of, and what earlier releases of transformers need beside it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def predicted_with(environment: Environment, trials: Iterable[Trial]) -> list[st
 
 
 def logits_notes(trial: Trial) -> Iterator[str]:
-    """What transformers 4.x would need beside a prediction of a later one, where logits weigh in the peak."""
+    """Memory that transformers 4.x would need beside a prediction of a later one, where logits weigh in the peak."""
     version = releases([trial]).get("transformers", "")
     peak = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     copy = _copy_bytes(trial.spec)
@@ -87,7 +87,7 @@ def installed(environment: Environment) -> str:
 
 
 def _is_of_5(spec: TrialSpec, version: str) -> bool:
-    """Whether the model's own loss was predicted under a release after 4."""
+    """True if the model's own loss was predicted under a release after 4."""
     is_own = spec.cross_entropy is CrossEntropy.FULL
     return spec.evidence.plays_one_rank and is_own and version != "" and not version.startswith(("4.", "3."))
 

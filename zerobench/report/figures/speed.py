@@ -1,4 +1,4 @@
-"""How fast a trial ran, from the raw times of its steps: the slowest rank decides each step.
+"""Speed of a trial, from the raw times of its steps: the slowest rank decides each step.
 
 All ranks wait for the slowest, so a step takes the largest time over the ranks; its forward, backward and step
 phases are those of that same rank, so that they add up to it. Medians over the timed steps follow. A server has
@@ -61,7 +61,7 @@ def timed_tokens(trial: Trial) -> list[int]:
 
 
 def at_full_batch(trial: Trial, timed: Sequence[T]) -> list[T]:
-    """Of one value for each timed step those of steps with the full batch: all of them where it is fixed."""
+    """The values of timed steps with the full batch: all of them where it is fixed."""
     if trial.spec.batch_ramp is None:
         return list(timed)
     full = trial.spec.global_batch_tokens
@@ -104,7 +104,7 @@ def speed_of(trial: Trial) -> Speed | None:
 
 
 def why_void(trial: Trial) -> str | None:
-    """Why the speed of `trial` is void; None where it is not, or nothing was timed."""
+    """Reason why the speed of `trial` is void; None where it is not, or nothing was timed."""
     retries = alloc_retries(trial)
     return f"{retries} allocator retries" if retries and _timed(trial) else None
 

@@ -42,7 +42,7 @@ def stood(trial: Trial) -> Iterator[HeldShare]:
 
 
 def host_standing_of(trial: Trial) -> HostStanding | None:
-    """What was held of the host whose memory was refused, or would be: a prediction that needs more than a node has."""
+    """Memory held on the host whose memory was refused, or would be: a prediction that needs more than a node has."""
     failure, room = trial.record.failure, trial.spec.prediction.host_memory_bytes
     if failure is not None:
         return failure.host_standing
@@ -81,7 +81,7 @@ def _lists(standing: Standing | HostStanding, total_bytes: int) -> Iterator[tupl
 
 
 def _free(standing: Standing) -> Iterator[HeldShare]:
-    """What torch had reserved and not given out, in all and in one piece: much in small pieces is fragmentation."""
+    """Memory that torch had reserved and not given out, in all and in one piece; small pieces are fragmentation."""
     loose, total = standing.reserved_bytes - standing.allocated_bytes, max(standing.allocated_bytes, 1)
     yield HeldShare("free", "reserved but unallocated", loose, loose / total)
     yield HeldShare("free", "of it in one block", standing.largest_free_bytes, standing.largest_free_bytes / total)

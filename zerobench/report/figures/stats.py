@@ -41,7 +41,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def median_range(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with 95 % confidence; of five values or fewer, which cannot say, all of them."""
+    """Range of the median with 95 % confidence; of five values or fewer, which cannot say, all of them."""
     return median_interval(values) or (min(values), max(values))
 
 
@@ -58,7 +58,7 @@ class RankSpread:
 
     @property
     def odd_deviation(self) -> float | None:
-        """How far the odd rank lies from the median, as a fraction of it; None where it is undefined."""
+        """Distance of the odd rank from the median, as a fraction of it; None where it is undefined."""
         if self.odd_value is None or self.median == 0:
             return None
         return self.odd_value / self.median - 1

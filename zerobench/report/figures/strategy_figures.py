@@ -1,4 +1,4 @@
-"""What one side of a measured trial shows by itself, before it is compared: small, so that many can be held at once.
+"""Figures of one side of a measured trial by itself, before it is compared: small, so that many can be held at once.
 
 A trial has one side, its ranks, or two: a server is no rank among others and has figures of its own.
 """
@@ -50,7 +50,6 @@ class Figures:
 
     @property
     def is_server(self) -> bool:
-        """Whether it is the server's side."""
         return self.role == Role.SERVER
 
     @property

@@ -9,7 +9,7 @@ from zerobench.report.figures.trial import TrialFigures
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What a training takes with a row, at one length of the step."""
+    """Cost of a training with a configuration, at one length of the step."""
 
     days: float
     gpu_hours: float

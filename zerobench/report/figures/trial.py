@@ -226,12 +226,12 @@ class TrialFigures:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of all ranks together."""
+        """Measured rate of all ranks together."""
         return None if self.speed is None else self.speed.tokens_per_s
 
     @property
     def expected_tokens_per_s(self) -> float | None:
-        """Of all ranks together."""
+        """Expected rate of all ranks together."""
         return None if self.expected is None else self.spec.global_batch_tokens / self.expected.step_s
 
     @property
@@ -306,5 +306,5 @@ class TrialFigures:
 
 
 def evidence_words(trials: Iterable[TrialFigures]) -> str:
-    """How the figures of `trials` were obtained, for titles: `simulated`, `formula`."""
+    """Evidence of the figures of `trials`, for titles: `simulated`, `formula`."""
     return ", ".join(dict.fromkeys(trial.spec.evidence.value for trial in trials))

@@ -78,7 +78,7 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a reader of the figures must know; `rank` is None where the trial says it as a whole."""
+    """Note for a reader of the figures; `rank` is None if it is of the whole trial."""
 
     rank: int | None
     note: str

@@ -1,1 +1,1 @@
-"""What is shown of trials as tables: one view a file, each from figures to a `Table`; documents/ sets it."""
+"""Tables of trials: one view a file, each from figures to a `Table`; documents/ sets it."""

@@ -1,5 +1,5 @@
-"""Why a peak differs between two runs of the same work: what makes its largest difference as large as it is, and which
-of the engine's settings are not what they were (the asked ones are equal: these are defaults that changed).
+"""Causes of different peaks in two runs of the same work: what makes the largest difference as large as it is, and
+which of the engine's settings changed (the requested ones are equal: these are defaults that changed).
 
 Only trials that differ are looked at, and read again from disk for it, so that a comparison need not hold them all.
 """
@@ -40,7 +40,7 @@ def causes(comparison: Comparison, peaks: Sequence[MemoryChange], *, with_settin
 
 
 def settings_sentences(label: str, base: Trial, new: Trial) -> list[str]:
-    """What the engine read back otherwise in NEW of the trial called `label`; none where nothing."""
+    """Settings that the engine read back otherwise in NEW of the trial called `label`; none where nothing."""
     settings = changed_settings(base, new)
     return [f"{label}: DeepSpeed reports {listed(settings)}"] if settings else []
 

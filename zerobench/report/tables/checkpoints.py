@@ -43,7 +43,7 @@ def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[CheckpointFigures
 
 
 def _transfers(rows: Sequence[CheckpointFigures]) -> Iterator[Column[CheckpointFigures]]:
-    """What saves cost, then what loads cost; memory of a GPU where there was one."""
+    """Costs of saving, then of loading; memory of a GPU where there was one."""
     known = [transfers for row in rows for transfers in (row.save, row.load) if transfers]
     more = byte_unit(held for transfers in known for held in (transfers.host_bytes, transfers.device_bytes))
     seconds = time_unit(transfers.seconds for transfers in known)

@@ -1,4 +1,4 @@
-"""What a chart hands to a page: the drawing, the words that say how to read it, and the same figures as a table.
+"""A chart for a page: the drawing, the words that say how to read it, and the same figures as a table.
 
 It lies apart from the charts and from the page so that neither knows how the other is made.
 
@@ -28,8 +28,8 @@ def columns_of_named(rows: Sequence[Mapping[str, str]]) -> Columns:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a chart is drawn of. It waits until the page is written: V8 takes as much memory as the figures of ten
-    thousand trials, which nobody needs any more by then.
+    """Drawing of a chart. It waits until the page is written: V8 takes as much memory as the figures of ten thousand
+    trials, which nobody needs any more by then.
     """
 
     specification: Mapping[str, Any]

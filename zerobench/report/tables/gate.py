@@ -54,7 +54,7 @@ class Limit:
 
 @dataclass
 class Verdict:
-    """What one limit comes to."""
+    """Result of checking one limit."""
 
     limit: Limit
     num_judged: int = 0
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing exceeds it."""
+        """True if nothing exceeds it."""
         return not self.failures
 
 
@@ -106,7 +106,7 @@ def _fraction(part: str, number: str) -> float:
 
 
 def judge(comparison: Comparison, limits: Sequence[Limit]) -> list[Verdict]:
-    """What each of `limits` comes to."""
+    """Check each of `limits`."""
     return [_verdict(comparison, limit) for limit in limits]
 
 
@@ -116,7 +116,7 @@ def worst_of(verdicts: Sequence[Verdict]) -> Verdict | None:
 
 
 def gate_sentence(verdicts: Sequence[Verdict]) -> str:
-    """Whether the gate passed, and where it did not, the worst that fails it."""
+    """Result of the gate, with the worst that fails it."""
     worst = worst_of(verdicts)
     if worst is not None:
         return f"FAILED {worst.limit.written}: {worst.failures[0]}"
@@ -124,7 +124,7 @@ def gate_sentence(verdicts: Sequence[Verdict]) -> str:
 
 
 def refusal(verdicts: Sequence[Verdict]) -> str | None:
-    """Why a gate cannot fire whatever the runs hold, in one line; None where each of them can."""
+    """Reason why a gate cannot fire whatever the runs hold, in one line; None where each of them can."""
     for verdict in verdicts:
         if verdict.num_judged == 0 and not verdict.failures:
             why = verdict.not_judged[0] if verdict.not_judged else _NOTHING[verdict.limit.metric]
@@ -146,7 +146,7 @@ def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
 
 
 def _badness(same: SharedTrial) -> tuple[bool, float]:
-    """What makes a trial the worst of all: that it no longer completes, then the largest growth of a peak."""
+    """Key of the worst trial: that it no longer completes, then the largest growth of a peak."""
     return same.stopped_completing, max((change.growth for change in same.memory), default=0.0)
 
 
@@ -227,7 +227,7 @@ def changed_configuration(comparison: Comparison) -> list[str]:
 
 
 def why(comparison: Comparison) -> list[str]:
-    """Why the peak that grew most did, as far as it is known, and the largest category that BASE did not have."""
+    """Cause of the largest growth of a peak, as far as it is known, and the largest category that BASE did not have."""
     grown = [peak for peak in comparison.peaks if peak.more_bytes > 0 and peak.base.instant.categories]
     worst = max(grown, key=lambda peak: peak.growth, default=None)
     is_set = bool(comparison.configuration)

@@ -51,7 +51,7 @@ class Grid:
 
     @property
     def is_long(self) -> bool:
-        """Whether it has more rows than a reader takes in at once."""
+        """True if it has more rows than a reader takes in at once."""
         return len(self.rows) > MANY_ROWS
 
 
@@ -107,6 +107,6 @@ def _each_once(texts: Iterable[str]) -> list[str]:
 
 
 def _is_numeric(cells: Iterable[str]) -> bool:
-    """Whether every cell that says anything is a number."""
+    """True if every cell that has text is a number."""
     filled = [cell for cell in cells if cell not in {"", MISSING}]
     return bool(filled) and all(_NUMERIC.issuperset(cell) and any(map(str.isdigit, cell)) for cell in filled)

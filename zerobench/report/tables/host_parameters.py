@@ -43,7 +43,7 @@ _MOMENTS = ("load", "init", "steady")
 
 
 def _bytes(who: str, field: str, moment: str, unit: Unit) -> Column[Holder]:
-    """Of one moment; 80 columns have room for a steady step's alone."""
+    """Column of one moment; 80 columns have room for a steady step's alone."""
 
     def cell(holder: Holder) -> str:
         held = getattr(holder, moment)

@@ -76,7 +76,7 @@ def category_columns(unit: Unit) -> list[Column[Instant]]:
 
 
 def _lasting(unit: Unit) -> list[Column[Instant]]:
-    """What outlives a phase: the same in device and host memory."""
+    """Columns of what outlives a phase: the same in device and host memory."""
     names = {"parameters": "param", "gradients": "grad", "optimizer": "optim", "buffers": "buffer"}
     return [_group(name, unit, narrow=narrow) for name, narrow in names.items()]
 
@@ -99,9 +99,9 @@ def device_table(trials: Sequence[TrialFigures]) -> Table[Peak]:
     few = "temp: temporaries, CPU kernel workspace, inputs, rounding."
     columns = [
         *(column.over(lambda row: row.instant) for column in (*WHERE, *category_columns(unit))),
-        _for_files("start-up", in_unit(unit, lambda row: row.start_up_bytes), unit.name),
-        _for_files("host peak", in_unit(unit, lambda row: row.host_peak_bytes), unit.name),
-        _for_files("of the GPU", lambda row: show_percent(row.share_of_capacity), "%"),
+        _file_column("start-up", in_unit(unit, lambda row: row.start_up_bytes), unit.name),
+        _file_column("host peak", in_unit(unit, lambda row: row.host_peak_bytes), unit.name),
+        _file_column("of the GPU", lambda row: show_percent(row.share_of_capacity), "%"),
     ]
     return Table(
         DEVICE,
@@ -117,7 +117,7 @@ def device_table(trials: Sequence[TrialFigures]) -> Table[Peak]:
     )
 
 
-def _for_files(name: str, cell: Callable[[Peak], str], unit: str) -> Column[Peak]:
+def _file_column(name: str, cell: Callable[[Peak], str], unit: str) -> Column[Peak]:
     """A column that a terminal has no room for."""
     return Column(name, cell, unit, wide=None)
 
@@ -132,7 +132,7 @@ class OverRanks:
 
 
 def over_ranks(trial: TrialFigures) -> list[OverRanks]:
-    """Of a whole trial, its ranks beside each other; a server is none of them."""
+    """Spread over the ranks of a whole trial; a server is none of them."""
     known = {rank.rank: rank.device_peak_bytes for rank in trial.among_ranks if rank.device_peak_bytes is not None}
     spread = spread_over_ranks(known)
     if spread is None or not trial.is_whole:

@@ -31,7 +31,7 @@ class NvmlRow:
 
     @property
     def unnamed_bytes(self) -> int:
-        """What nobody names: the ledger's unattributed bytes and what the driver's parts do not explain."""
+        """Bytes without a name: the ledger's unattributed ones and what the driver's parts do not explain."""
         return self.fall.unexplained_bytes + (self.group_bytes("unattributed") or 0)
 
 
@@ -89,12 +89,12 @@ def _group(name: str, unit: Unit, *groups: str, narrow: str | None = None) -> Co
 
 
 def _short(name: str, unit: Unit, value: Callable[[NvmlRow], int | None]) -> Column[NvmlRow]:
-    """What stands in 80 columns for several."""
+    """Column that replaces several in 80 columns."""
     return Column("", in_unit(unit, value), wide=None, narrow=name, is_for_files=False)
 
 
 def _sampling(rows: Sequence[NvmlRow]) -> list[str]:
-    """How the peak was sampled, at its worst."""
+    """Sampling of the peak, at its worst."""
     summaries = [summary for row in rows for summary in row.summaries]
     gaps = [summary.largest_gap_s for summary in summaries if summary.largest_gap_s is not None]
     intervals = [summary.interval_s for summary in summaries if summary.interval_s is not None]

@@ -39,5 +39,5 @@ def outcome_counts(trials: Sequence[TrialFigures]) -> str:
 
 
 def tally(values: Iterable[str]) -> str:
-    """How often each value occurs, in the order of first sight: `9 completed, 2 skipped`."""
+    """Number of each value, in the order of first sight: `9 completed, 2 skipped`."""
     return ", ".join(f"{count:,} {value}" for value, count in Counter(values).items()) or MISSING

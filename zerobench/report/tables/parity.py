@@ -45,17 +45,17 @@ def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
     columns: list[Column[Losses]] = [
         Column("first loss", lambda row: f"{row.first:.6f}", narrow="first"),
         Column("last loss", lambda row: f"{row.last:.6f}", narrow="last"),
-        Column("difference", _of(lambda parity: parity.difference), narrow="diff"),
-        Column("tolerance", _of(lambda parity: parity.tolerance), narrow="tolerance"),
-        Column("gradient norm", _of(lambda parity: parity.norm_difference), narrow="norm"),
-        Column("norm tolerance", _of(lambda parity: parity.norm_tolerance), wide="tolerance"),
+        Column("difference", _column(lambda parity: parity.difference), narrow="diff"),
+        Column("tolerance", _column(lambda parity: parity.tolerance), narrow="tolerance"),
+        Column("gradient norm", _column(lambda parity: parity.norm_difference), narrow="norm"),
+        Column("norm tolerance", _column(lambda parity: parity.norm_tolerance), wide="tolerance"),
         Column("verdict", lambda row: row.verdict, narrow="verdict", is_text=True),
     ]
     is_cut = any(trial.parity is not None and trial.parity.is_cut for trial in trials)
     return Table(TITLE, HOW_TO_READ + (UNSTABLE if is_cut else ""), columns, lines_of(trials, rows))
 
 
-def _of(value: Callable[[Parity], float | None]) -> Callable[[Losses], str]:
+def _column(value: Callable[[Parity], float | None]) -> Callable[[Losses], str]:
     return of_part(lambda row: row.parity, lambda parity: _small(value(parity)))
 
 
@@ -86,7 +86,7 @@ def disbelieved(trials: Sequence[TrialFigures]) -> list[str]:
 
 
 def _apart(parity: Parity) -> str:
-    """How far apart what disagrees is, and might be."""
+    """Distance of what disagrees, and its tolerance."""
     return " and ".join(f"{_small(far)} (tolerance {_small(most)})" for _, far, most in parity.disagreements)
 
 

@@ -1,4 +1,4 @@
-"""How far predictions of device peaks were off, where the run measured the same work."""
+"""Errors of predicted device peaks, where the run measured the same work."""
 
 from collections.abc import Sequence
 

@@ -41,20 +41,20 @@ def answer(made: Decided, cluster: Cluster, others: Sequence[str], training: Tra
     if choice is None:
         found = "nothing fits with room" if any(row.fits for row in rows) else "nothing fits"
         tried = [f"Also tried: {relief.tried}."] if relief else _not_tried(rows)
-        return PlanAnswer(f"{_where(rows, cluster)}: {found}", [_nearest(rows)], [*tried, *others])
+        return PlanAnswer(f"{_heading(rows, cluster)}: {found}", [_nearest(rows)], [*tried, *others])
     best, rival = choice.best, runner_up_words(choice)
     untried = _not_tried(rows) if best.offloads() else ()
     why = [f"Why: {choice.reason}.", *([f"Runner-up: {rival}."] if rival else [])]
     tried = [f"Tried: {relief.tried}."] if relief else []
     rest = [*_batch(rows, best), *_training(best, cluster, training), *why, *tried, *untried, *others]
-    title = f"{_where(rows, cluster)}: {f'{relief.words}: ' if relief else ''}choose {_taken(best)}"
+    title = f"{_heading(rows, cluster)}: {f'{relief.words}: ' if relief else ''}choose {_taken(best)}"
     return PlanAnswer(title, [_memory(best), _speed(best, cluster)], rest)
 
 
 def one_answer(row: TrialFigures, cluster: Cluster) -> PlanAnswer:
-    """Of one configuration that nothing is held against: whether it fits, what it needs, how fast it is."""
+    """Answer for a single configuration: whether it fits, what it needs, how fast it is."""
     verdict = "fits" if row.fits else "does not fit"
-    title = f"{_where([row], cluster)}: {_taken(row)} {verdict}"
+    title = f"{_heading([row], cluster)}: {_taken(row)} {verdict}"
     return PlanAnswer(title, [_memory(row), _speed(row, cluster)])
 
 
@@ -64,7 +64,7 @@ def _taken(best: TrialFigures) -> str:
     return label if strategy in label.split() else f"{strategy} {label}"
 
 
-def _where(rows: Sequence[TrialFigures], cluster: Cluster) -> str:
+def _heading(rows: Sequence[TrialFigures], cluster: Cluster) -> str:
     models = {row.spec.model.name for row in rows}
     sizes = sorted({row.spec.world_size for row in rows})
     what = plain(*models) if len(models) == 1 else f"{len(models)} models"
@@ -72,7 +72,7 @@ def _where(rows: Sequence[TrialFigures], cluster: Cluster) -> str:
 
 
 def _batch(rows: Sequence[TrialFigures], best: TrialFigures) -> Iterator[str]:
-    """How the global batch comes about, where rows differ in it."""
+    """Factors of the global batch, where rows differ in it."""
     spec = best.spec
     if len({row.spec.micro_batch_size for row in rows}) > 1:
         yield (
@@ -82,21 +82,23 @@ def _batch(rows: Sequence[TrialFigures], best: TrialFigures) -> Iterator[str]:
 
 
 def _not_tried(rows: Sequence[TrialFigures]) -> Iterator[str]:
-    """What may do without offload, or fit at all, and is no part of the plan."""
+    """Changes that may save an offload, or fit at all, and are no part of the plan."""
     if not any(row.spec.activation_checkpointing for row in rows):
         yield "Not tried: activation checkpointing (less memory, slower)."
 
 
 def _memory(best: TrialFigures) -> str:
     host, when = best.host, when_needed(total_needs(best.needs))
-    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}{when and f' {when}'}"
+    device = (
+        f"Memory: {_share_words(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}{when and f' {when}'}"
+    )
     if not best.offloads() and (host.room is None or host.room > _HARDLY):
         return f"{device}."
     capacity, unknown = (None, "; give --host-memory to check it") if host.room is None else (host.capacity_bytes, "")
-    return f"{device}; {_of(host.needed_bytes, capacity, 'of host memory per node')}{unknown}."
+    return f"{device}; {_share_words(host.needed_bytes, capacity, 'of host memory per node')}{unknown}."
 
 
-def _of(needed: int | None, capacity: int | None, what: str) -> str:
+def _share_words(needed: int | None, capacity: int | None, what: str) -> str:
     if needed is None or not capacity:
         return f"{format_bytes(needed)} {what}"
     free = f"{show_percent(1 - needed / capacity, 0)}% free"
@@ -126,7 +128,7 @@ _HARDLY = 0.95
 
 
 def _training(best: TrialFigures, cluster: Cluster, training: Training | None) -> Iterator[str]:
-    """What the training takes: days, GPU-hours, money and energy."""
+    """Cost of the training: days, GPU-hours, money and energy."""
     interval = None if training is None else takes(best, cluster.gpu, training)
     if training is None or interval is None:
         return

@@ -20,7 +20,7 @@ from zerobench.report.words.column_units import MISSING, byte_unit
 
 @dataclass(frozen=True)
 class FrontierRow:
-    """What was found of one cell."""
+    """Result for one cell."""
 
     label: str
     frontier: Frontier
@@ -60,7 +60,7 @@ def _caption(cluster: Cluster, unit: str) -> str:
 
 
 def _left_out(rows: Sequence[FrontierRow]) -> str:
-    """What formulas cannot see of some work: near the limit it is a tenth and more where blocks are large."""
+    """Limits of the formulas for some work: near the limit it is a tenth and more where blocks are large."""
     if not any(row.row and row.row.lacks_allocator for row in rows):
         return ""
     return (
@@ -70,7 +70,7 @@ def _left_out(rows: Sequence[FrontierRow]) -> str:
 
 
 def ends(row: FrontierRow) -> str:
-    """Which memory is the scarcer at the largest that fits, or `limit` where nothing larger was tried."""
+    """The scarcer memory at the largest that fits, or `limit` where nothing larger was tried."""
     if row.frontier.too_large is None:
         return "limit"
     if row.row is None:

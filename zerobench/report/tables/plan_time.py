@@ -17,7 +17,7 @@ _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
 
 def time_tables(rows: Sequence[TrialFigures], training: Training | None) -> Iterator[Table[TrialFigures]]:
-    """What each collective moves in a step, then the bounds; with a training, how long it takes."""
+    """Bytes of each collective in a step, then the bounds; with a training, how long it takes."""
     if any(traffic(row) for row in rows):
         yield _traffic(rows)
     if any(row.least_step_s for row in rows):

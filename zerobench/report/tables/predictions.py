@@ -27,9 +27,9 @@ def predicted_parts(pairs: Sequence[Pair], names: Names, width: int) -> Iterator
     for place in Place:
         rows = [row for pair in pairs for row in _phase_rows(pair, place, names)]
         if rows:
-            yield _by_phase(place, rows, width, unforeseen=max(pair.unforeseen_bytes(place) for pair in pairs))
+            yield _phase_table(place, rows, width, unforeseen=max(pair.unforeseen_bytes(place) for pair in pairs))
         if blocks := [(pair, key) for pair in pairs if (key := _peak(pair, place)) is not None]:
-            yield _by_category(place, blocks, names, width)
+            yield _category_table(place, blocks, names, width)
     if lines := left_out_lines(pairs, names):
         yield Part(f"{TITLE}: not compared", warnings=lines)
 
@@ -73,7 +73,7 @@ def _peak_of(row: _PhaseRow) -> Cell | None:
     return row.peak
 
 
-def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen: int) -> Part:
+def _phase_table(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen: int) -> Part:
     cells = [cell for row in rows for cell in (row.live, row.peak) if cell is not None]
     unit = byte_unit(size for cell in cells for size in (cell.measured_bytes, cell.predicted_bytes))
     columns: list[Column[_PhaseRow]] = [
@@ -188,7 +188,7 @@ def _fraction(measured: int | None, predicted: int | None) -> float | None:
     return predicted / measured - 1 if measured > 0 else None
 
 
-def _by_category(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, width: int) -> Part:
+def _category_table(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, width: int) -> Part:
     wide = width >= WIDE
     totals = [_group(pair, total, "peak") for pair, total in peaks]
     unit = byte_unit(size for sides in totals for size in sides)

@@ -80,12 +80,12 @@ def edge(frontier: Frontier | None, axis: FrontierAxis) -> str:
 
 
 def axis_value(attempt: Try | None, axis: FrontierAxis) -> str:
-    """What was tried, as the axis counts it."""
+    """The value that was tried, in the unit of the axis."""
     return MISSING if attempt is None else show_whole(attempt.value * axis.unit)
 
 
 def _error(row: RunFrontierRow) -> str:
-    """How far the prediction is off, where both found something that fits."""
+    """Error of the prediction, where both found something that fits."""
     known = [frontier.largest.value for frontier in (row.predicted, row.measured) if frontier and frontier.largest]
     return show_percent(known[0] / known[1] - 1, signed=True) if len(known) == 2 else MISSING
 

@@ -60,7 +60,7 @@ def _speed(name: str, show: Callable[[Speed], str], unit: str = "") -> Column[Tr
 
 
 def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
-    """What a predicted step is expected to take; columns that measured trials leave empty."""
+    """Columns of a predicted step's expected time; measured trials leave them empty."""
     steps = [trial.expected for trial in trials]
     unit = time_unit(interval.step_s for interval in steps if interval)
 
@@ -101,7 +101,7 @@ def _fine_enough(values: Sequence[int | None]) -> Unit:
 
 
 def _caption(trials: Sequence[TrialFigures]) -> str:
-    """How to read the table, as far as its columns go."""
+    """Caption that explains the columns."""
     sentences = [
         "All trials, in sweep order.",
         "Peaks: largest rank, including start-up; host: per rank.",
@@ -120,7 +120,7 @@ def remarks(trials: Sequence[TrialFigures]) -> list[tuple[str, str]]:
 
 
 def _doubts(trial: TrialFigures) -> list[tuple[str, str]]:
-    """What speaks against a trial's figures, in two words and in full."""
+    """Doubts about a trial's figures, in two words and in full."""
     doubts = []
     for name, far, _ in trial.parity.disagreements if trial.parity else ():
         difference = f"{name} differ from the reference by {far:.2g}"

@@ -1,14 +1,17 @@
-"""What two runs ran on and how their trials ended, and what the gate says: the document of `zerobench compare`."""
+"""The document of `zerobench compare`: environments of two runs, how their trials ended, and the gate's result."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from zerobench.common.units import counted
-from zerobench.common.vocabulary import Status
+from zerobench.common.units import counted, format_bytes
+from zerobench.common.vocabulary import Category, Place, Status, StepKind
 from zerobench.report.figures.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.figures.compare.environment import Fact, hardware_warnings
+from zerobench.report.figures.compare.memory import MemoryChange, where_name
+from zerobench.report.figures.memory_difference import CategoryDifference
 from zerobench.report.figures.notes import listed
+from zerobench.report.tables.causes import causes
 from zerobench.report.tables.gate import (
     Verdict,
     changed_configuration,
@@ -18,11 +21,108 @@ from zerobench.report.tables.gate import (
     why,
     worst_of,
 )
-from zerobench.report.tables.model import Column
+from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, few, first
-from zerobench.report.tables.two_runs_memory import memory_parts
 from zerobench.report.tables.two_runs_speed import speed_parts
-from zerobench.report.words.column_units import MISSING
+from zerobench.report.words.column_units import MISSING, Unit, byte_unit, show_percent
+
+_MOST_CATEGORIES = 2 * MOST_NAMED
+
+
+_CategoryRow = tuple[MemoryChange, CategoryDifference]
+"""One category that differs at one peak."""
+
+
+def memory_parts(comparison: Comparison) -> Iterator[Part]:
+    """The peaks of both runs, and where they differ."""
+    rows = comparison.peaks
+    if not rows:
+        return
+    yield _totals(rows)
+    every = ((row, difference) for row in rows for difference in row.differences)
+    if differing := [parts for parts in every if parts[1].category is not Category.TOTAL]:
+        yield _categories(differing, causes(comparison, rows))
+
+
+_PLACES = {
+    "device": "tensors",
+    "reserved": "by the allocator",
+    "used": "by NVML, less what was in use before",
+    "resident": "the process of a CPU rank",
+}
+"""What the peaks of a place are of."""
+
+
+def _totals(rows: Sequence[MemoryChange]) -> Part:
+    listed = [row for row in rows if not row.is_equal or row.where == (Place.DEVICE.value, StepKind.STEADY)]
+    shown, more = first(sorted(listed, key=lambda row: -row.growth))
+    unit = byte_unit(size for row in shown for size in (row.base.largest_bytes, row.new.largest_bytes))
+    equal = sum(row.is_equal for row in rows)
+    places = dict.fromkeys(where_name(row.where).partition(" ")[0] for row in shown)
+    legend = "; ".join(f"{place}: {_PLACES[place]}" for place in places if place in _PLACES)
+    caption = (
+        f"Largest rank, median repeat{f'. {legend}' if legend else ''}. {equal} of {len(rows)} peaks identical in "
+        "every category. Largest growth first."
+    )
+    title = f"Memory at the peak of a steady step and of start-up, {unit.name}"
+    return Part(title, caption, Listing(_total_columns(unit), shown), points=more, warnings=_spreads(shown))
+
+
+def _total_columns(unit: Unit) -> list[Column[MemoryChange]]:
+    def more(row: MemoryChange) -> str:
+        return ("+" if row.more_bytes > 0 else "") + unit.show(row.more_bytes)
+
+    return [
+        *_WHERE,
+        Column("BASE", lambda row: unit.show(row.base.instant.total_bytes), narrow="BASE"),
+        Column("NEW", lambda row: unit.show(row.new.instant.total_bytes), narrow="NEW"),
+        Column("difference", more, narrow="diff"),
+        Column("%", _percent, narrow="%"),
+        Column(
+            "largest part",
+            of_part(lambda row: row.largest, lambda category: category.words),
+            narrow="largest part",
+            is_text=True,
+        ),
+    ]
+
+
+_WHERE: Sequence[Column[MemoryChange]] = (
+    Column("trial", lambda row: row.label, narrow="trial", is_text=True),
+    Column("peak of", lambda row: where_name(row.where), narrow="peak of", is_text=True),
+)
+
+
+def _percent(change: MemoryChange) -> str:
+    if change.fraction is None:
+        return MISSING
+    return "0" if change.more_bytes == 0 else show_percent(change.fraction, 2, signed=True).removesuffix("%")
+
+
+def _spreads(rows: Sequence[MemoryChange]) -> list[str]:
+    """A sentence for each peak that repeats of the same software do not agree on."""
+    return [
+        f"{row.label}: {where_name(row.where)}: not deterministic: repeats of BASE differ by up to "
+        f"{format_bytes(row.base.spread_bytes)}, of NEW by up to {format_bytes(row.new.spread_bytes)}"
+        + ("; the runs differ by no more" if row.is_within_spread else "")
+        for row in rows
+        if row.base.spread_bytes or row.new.spread_bytes
+    ]
+
+
+def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
+    shown, more = first(rows, _MOST_CATEGORIES)
+    unit = byte_unit(size for _, difference in shown for size in (difference.a_bytes, difference.b_bytes))
+    columns: list[Column[_CategoryRow]] = [
+        *(column.over(lambda row: row[0]) for column in _WHERE),
+        Column("category", lambda row: row[1].category.words, narrow="category", is_text=True),
+        Column("BASE", lambda row: unit.show(row[1].a_bytes), unit.name),
+        Column("NEW", lambda row: unit.show(row[1].b_bytes), unit.name),
+        Column("difference", lambda row: f"{row[1].more_bytes:+,}", "bytes", narrow="bytes"),
+    ]
+    caption = "NEW minus BASE at the two peaks; lines add up to a peak's difference."
+    return Part("Memory that differs, by category", caption, Listing(columns, shown), points=[*more, *why])
+
 
 _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driver", "GPUs", "processor", "host")
 """What is worth a word where it is the same in both runs."""
@@ -47,7 +147,7 @@ def document_parts(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[
 
 
 def answer_part(comparison: Comparison, verdicts: Sequence[Verdict]) -> Part:
-    """What the comparison comes to: a gate's verdict with what changed and why, or without a gate the worst of it."""
+    """Answer of the comparison: a gate's verdict with what changed and why, or without a gate the worst of it."""
     if not verdicts:
         return Part(SUMMARY, text=headline(comparison, verdicts))
     return gate_part(verdicts, changed_configuration(comparison), why(comparison))
@@ -90,7 +190,7 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
         Column("trial", lambda same: same.label, narrow="trial", is_text=True),
         Column("BASE", lambda same: ended(same.base), narrow="BASE", is_text=True),
         Column("NEW", lambda same: ended(same.new), narrow="NEW", is_text=True),
-        Column("why", _why, narrow="why", is_text=True),
+        Column("why", _growth_causes, narrow="why", is_text=True),
     ]
     alone = {"BASE": comparison.only_base, "NEW": comparison.only_new}
     lines = [f"in {side} only: {listed(names, MOST_NAMED)}" for side, names in alone.items() if names]
@@ -102,13 +202,13 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
         yield Part("Outcomes", caption, table, points=lines + more, warnings=warnings)
 
 
-def _why(same: SharedTrial) -> str:
+def _growth_causes(same: SharedTrial) -> str:
     reasons = (repeat.reason for repeat in (*same.new, *same.base) if not repeat.completed)
     return next(filter(None, reasons), MISSING)
 
 
 def gate_part(verdicts: Sequence[Verdict], changed: Sequence[str] = (), reasons: Sequence[str] = ()) -> Part:
-    """What each limit says; the worst failure stands once, in the first line, what `changed` in the second."""
+    """Result of each limit; the worst failure stands once, in the first line, what `changed` in the second."""
     worst = worst_of(verdicts)
     worst_line = worst.failures[0] if worst else None
     lines, warnings = [gate_sentence(verdicts), *changed, *reasons], []

@@ -58,7 +58,7 @@ def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:
 
 
 def _chance(rows: Sequence[_Row]) -> str:
-    """What many tests do by chance."""
+    """Number of significant results to expect by chance of many tests."""
     tested = sum(row[1].can_be_judged for row in rows)
     return "" if tested < 2 else f" Expected false positives among {tested} trials: {tested * SIGNIFICANCE:.1f}."
 
@@ -89,7 +89,7 @@ def _interval(change: Change) -> str:
 
 
 def _warnings(rows: Sequence[_Row]) -> Iterator[str]:
-    """What the verdicts mean that are none."""
+    """Meaning of the verdicts that are none."""
     meanings = {
         "steps only": (
             "one repeat per run, so the test compares the steps of two single processes, which are not independent"

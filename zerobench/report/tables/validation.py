@@ -1,4 +1,4 @@
-"""What `zerobench validate` shows: how far predictions are off, and by name those that would have cost a run."""
+"""Document of `zerobench validate`: errors of predictions, and by name those that would have cost a run."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -36,7 +36,7 @@ _IN_FILE = ": see errors.csv"
 
 
 def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Names) -> Iterator[Part]:
-    """What was compared, the error table of each world and place, then the mistakes that cost a run."""
+    """Compared trials, the error table of each world and place, then the mistakes that cost a run."""
     yield _overview(trials, pairs)
     for (world, against, place), rows in groupby(error_rows(pairs), key=attrgetter("evidence", "against", "place")):
         title = f"{world.value} against {against.value}: {place.value} memory"
@@ -44,7 +44,7 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
     if times := list(step_times(pairs)):
         yield Part("Step time", _TIME_CAPTION, _times(times, names))
     if any(pair.cells for pair in pairs):
-        yield _under_predictions(pairs, names)
+        yield _too_small(pairs, names)
     if pairs:
         yield _refusals(pairs, names)
     if undefined := from_nothing(pairs):
@@ -73,7 +73,7 @@ def validation_answer(pairs: Sequence[Pair], names: Names) -> Part:
         points.append(f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval")
     elif pairs and not any(gpu_of(pair.predicted) for pair in pairs):
         points.append("Step time: none is expected of CPU ranks")
-    counted = [_under_predictions(pairs, names)] if pairs else []
+    counted = [_too_small(pairs, names)] if pairs else []
     if has_capacity(pairs):
         counted.append(_refusals(pairs, names))
     left_out = left_out_lines(pairs, names)
@@ -90,7 +90,7 @@ _CAPTION = (
 
 
 def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
-    """What the trials have in common, how many there are of each world, and how many of them are compared."""
+    """Settings that the trials have in common, their number in each world, and how many of them are compared."""
     lines = shared_lines([trial.spec for trial in trials])
     for world in Evidence:
         of_world = [trial for trial in trials if trial.spec.evidence is world]
@@ -156,12 +156,12 @@ def _name(pair: Pair, names: Names) -> str:
 
 
 def _place(error: CellError, names: Names) -> str:
-    """Which figure of which trial, in words."""
+    """The figure and its trial, in words."""
     name, cell = _name(error.pair, names), error.cell
     return f"{name}, {phase_name((cell.step, cell.phase))}, {cell.place.value} {cell.quantity.value}"
 
 
-def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
+def _too_small(pairs: Sequence[Pair], names: Names) -> Part:
     errors = under_predictions(pairs)
     lines = [
         f"{_place(error, names)}: {show_error(error.error)} ({format_bytes(error.cell.predicted_bytes)} predicted,"
@@ -179,7 +179,7 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
 
 
 def _unforeseen(pairs: Sequence[Pair], names: Names) -> list[str]:
-    """Of each prediction and place, the most that kernels worked in beside what is compared."""
+    """The largest workspace of kernels beside what is compared, for each prediction and place."""
     sizes = {(_name(pair, names), place): pair.unforeseen_bytes(place) for pair in pairs for place in Place}
     lines = [f"{name}, {place.value}: up to {format_bytes(size)}" for (name, place), size in sizes.items() if size]
     return few(lines, _IN_FILE)

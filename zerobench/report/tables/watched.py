@@ -1,5 +1,5 @@
-"""What was seen of users' own scripts from outside: the host memory of their process trees, and what NVML saw used on
-their devices. What each byte was for only a tracker inside of the script can say.
+"""Users' own scripts watched from outside: the host memory of their process trees, and what NVML saw used on their
+devices. The purpose of each byte only a tracker inside of the script can report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WatchedRow:
 
     @property
     def gpu_before_bytes(self) -> int | None:
-        """What was used of it before the command."""
+        """Memory in use before the command."""
         return None if self.device is None else self.device.baseline_used_bytes
 
 
@@ -49,7 +49,7 @@ def watched_rows(trial: Trial) -> Iterator[WatchedRow]:
 
 
 def _added_bytes(device: NvmlDevice) -> int:
-    """What came to a device since before the command: others' memory is no measure of it."""
+    """Bytes added on a device since before the command: others' memory is no measure of it."""
     return (device.peak_used_bytes or 0) - (device.baseline_used_bytes or 0)
 
 
@@ -92,7 +92,7 @@ def watched_table(lines: Sequence[Line[WatchedRow]], why_not: Sequence[str]) -> 
 
 
 def _sampling(rows: Sequence[WatchedRow]) -> Iterator[str]:
-    """How the sums were sampled, at their worst."""
+    """Sampling of the sums, at their worst."""
     if rows:
         every = max(row.node.interval_s for row in rows)
         gap = max(row.node.largest_gap_s or 0.0 for row in rows)

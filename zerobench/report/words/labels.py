@@ -64,7 +64,7 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
 
 
 def all_words(spec: TrialSpec) -> set[str]:
-    """What a name of the trial may say, whatever it is told apart from: `mb1` also where all trials have it."""
+    """Words that a name of the trial may have, whatever others have: `mb1` also where all trials have it."""
     return {word for label in _LABELS.values() for word in label.short(spec).split()}
 
 
@@ -126,9 +126,7 @@ class DeepSpeedSettings:
         self._given = {key: {setting_text(spec, key) for spec in engines if key in spec.ds_config} for key in keys}
 
     def label(self, spec: TrialSpec) -> str:
-        """What of a trial's settings is unusual: `reduce_bucket=5e8`; `defaults` where it sets nothing that
-        others set.
-        """
+        """Unusual settings of a trial: `reduce_bucket=5e8`; `defaults` where it sets nothing that others set."""
         if spec.zero_stage is None:
             return ""
         settings = {key: setting_text(spec, key) for key in self._usual if _may_set(spec, key)}
@@ -166,7 +164,7 @@ _UNTELLING = ("enabled", "device", "type")
 
 
 def _may_set(spec: TrialSpec, key: str) -> bool:
-    """Whether the trial sets the key, or leaves it out where DeepSpeed would read it."""
+    """True if the trial sets the key, or leaves it out where DeepSpeed would read it."""
     return key in spec.ds_config or reads_key(spec, key)
 
 
@@ -196,7 +194,7 @@ def _tell_apart(names: Sequence[str], mark: Callable[[int], str]) -> list[str]:
 
 
 def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
-    """What names leave out and what their letters mean, a line for each; none for no trials."""
+    """Settings that names leave out, and meanings of their letters, a line for each; none for no trials."""
     all_agree, most_agree, legends = [], [], []
     implied = _implied(specs)
     for name, label in _LABELS.items():

@@ -79,7 +79,7 @@ def _read(path: Path) -> str:
 
 
 def more_grid(trials: Sequence[TrialFigures]) -> Grid:
-    """Where the documents of the trials lie that are not in the page."""
+    """Paths of the documents of the trials that are not in the page."""
     columns: list[Column[TrialFigures]] = [
         Column("trial", lambda trial: trial.label, is_text=True),
         Column("folder", lambda trial: f"{trial.run_id}/trials/{trial.trial_id}/", is_text=True),
@@ -88,7 +88,7 @@ def more_grid(trials: Sequence[TrialFigures]) -> Grid:
 
 
 def note(num_trials: int) -> str:
-    """What stands here and what does not."""
+    """Sentence on which trials are in the page."""
     rest = num_trials - MOST_IN_FULL
     if rest <= 0:
         return "Each trial's spec, DeepSpeed config and effective engine configuration."

@@ -1,4 +1,4 @@
-"""What the runs ran on, a column for each run: versions, driver, GPUs and their links, machine, limits, variables.
+"""Environments of the runs, a column for each run: versions, driver, GPUs and their links, machine, limits, variables.
 
 environment.json grows with what a capture learns to look at, so nothing here knows its keys but for their order and
 their units: what is new appears by itself, under its own name.

@@ -1,4 +1,4 @@
-"""What every page is made of: one file with its style and script in it, figures with their tables, and a policy."""
+"""Parts of every page: one file with its style and script in it, figures with their tables, and a policy."""
 
 import base64
 import hashlib
@@ -40,17 +40,17 @@ class PageFigure:
 
     @property
     def place(self) -> Markup:
-        """What the template writes where the chart is to stand."""
+        """The chart's place in the template."""
         return Markup(_PLACE)  # noqa: S704 -- our own text
 
     @property
     def heading(self) -> str:
-        """What its caption begins with."""
+        """Beginning of its caption."""
         return f"{self.title}." if self.number is None else f"Figure {self.number}. {self.title}."
 
     @property
     def rows(self) -> str:
-        """How long its table is."""
+        """Number of rows of its table."""
         return counted(len(self.grid.rows), "row")
 
 
@@ -71,7 +71,7 @@ def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
     `page` has what `template` writes, as text that it escapes; its `figures` (PageFigure) are shown in that order.
     """
     texts = _text(template, page).split(_PLACE)
-    return _with_drawings(texts, [place for figure in page["figures"] for place in _places(figure)])
+    return _insert_drawings(texts, [place for figure in page["figures"] for place in _places(figure)])
 
 
 def _places(figure: PageFigure) -> Iterator[tuple[Callable[[], str], str, str]]:
@@ -98,7 +98,7 @@ def _text(template: str, page: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def _with_drawings(texts: Sequence[str], drawings: Sequence[tuple[Callable[[], str], str, str]]) -> Iterator[str]:
+def _insert_drawings(texts: Sequence[str], drawings: Sequence[tuple[Callable[[], str], str, str]]) -> Iterator[str]:
     yield texts[0]
     for (draw, key, ids), text in zip(drawings, texts[1:], strict=True):
         yield drawing(draw(), key, ids)

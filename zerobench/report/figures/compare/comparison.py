@@ -47,17 +47,17 @@ class SharedTrial:
 
     @property
     def stopped_completing(self) -> bool:
-        """Whether a smaller share of NEW's repeats completed than of BASE's."""
+        """True if a smaller share of NEW's repeats completed than of BASE's."""
         return _completed_share(self.new) < _completed_share(self.base)
 
     @property
     def ran_in_both(self) -> bool:
-        """Whether a repeat completed in each run, so that there are figures to expect."""
+        """True if a repeat completed in each run, so that there are figures to expect."""
         return _completed_share(self.base) > 0 and _completed_share(self.new) > 0
 
     @property
     def losses_apart(self) -> tuple[float, float] | None:
-        """How far the losses of the two runs lie apart, and the tolerance; None where they agree or are not known."""
+        """Distance of the losses of the two runs, and the tolerance; None where they agree or are not known."""
         pairs = [(a.losses[: num_stable_steps(a.grad_norms)], b.losses) for a in self.base for b in self.new]
         distances = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
         return _beyond(distances, TOLERANCES[self.base[0].spec.precision])
@@ -159,7 +159,7 @@ def _works_in_base(base: Side, new: Side) -> dict[Work, Work]:
     found: dict[Work, Work] = {}
     for key in (work_with_file_named, work_without_configuration):
         taken = {*agreeing, *found, *found.values()}
-        ours, theirs = (_by_key(side, key) for side in (base, new))
+        ours, theirs = (_grouped(side, key) for side in (base, new))
         for kind in ours.keys() & theirs.keys():
             old, late = (set(works[kind]) for works in (ours, theirs))
             if key is work_with_file_named:
@@ -169,6 +169,6 @@ def _works_in_base(base: Side, new: Side) -> dict[Work, Work]:
     return found
 
 
-def _by_key(side: Side, key: Callable[[TrialSpec], Work]) -> Mapping[Work, Sequence[Work]]:
+def _grouped(side: Side, key: Callable[[TrialSpec], Work]) -> Mapping[Work, Sequence[Work]]:
     """The works of `side`, by `key` of what was asked."""
     return grouped(side.repeats, lambda work: key(side.repeats[work][0].spec))

@@ -1,4 +1,4 @@
-"""What changed in the DeepSpeed configurations of the same trials of two runs: keys that were set, before and after."""
+"""Changed DeepSpeed configurations of the same trials of two runs: keys that were set, before and after."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def setting_changes(base: Run, new: Run, trials: Sequence[tuple[str, str, str]])
 
 
 def _settings(run: Run, trial_id: str) -> Mapping[str, Any] | None:
-    """What the configuration of the trial sets; None where it has none: no DeepSpeed, or the trial was skipped."""
+    """Settings of the trial's configuration; None where it has none: no DeepSpeed, or the trial was skipped."""
     path = run.folder.trial(trial_id).ds_config
     if not path.exists():
         return None

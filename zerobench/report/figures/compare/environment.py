@@ -1,4 +1,4 @@
-"""What two runs ran on, fact beside fact: the first suspects of a difference, and hardware that spoils it."""
+"""Environments of two runs, fact beside fact: the first suspects of a difference, and hardware that spoils it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Fact:
 
     @property
     def differs(self) -> bool:
-        """Whether the runs say different things."""
+        """True if the runs have different values."""
         return self.base != self.new
 
 

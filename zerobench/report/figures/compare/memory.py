@@ -1,4 +1,4 @@
-"""What two runs of the same trial hold at their peaks, category by category, to the byte.
+"""Peaks of the same trial in two runs, category by category, to the byte.
 
 Memory takes no statistics: the same software does the same allocations. Where repeats do differ (resident memory of a
 process, threads that race for a buffer), the middle repeat of each run stands for it, so that its categories still add
@@ -36,7 +36,7 @@ class RepeatedPeak:
 
     @property
     def spread_bytes(self) -> int:
-        """How far the repeats lie apart; 0 where memory is as deterministic as it should be."""
+        """Spread of the repeats; 0 where memory is as deterministic as it should be."""
         return self.largest_bytes - self.smallest_bytes
 
 
@@ -68,12 +68,12 @@ class MemoryChange:
 
     @property
     def is_within_spread(self) -> bool:
-        """Whether repeats of one run lie farther apart than the runs do."""
+        """True if repeats of one run lie farther apart than the runs do."""
         return abs(self.more_bytes) <= max(self.base.spread_bytes, self.new.spread_bytes)
 
     @property
     def is_equal(self) -> bool:
-        """Whether the totals and all categories are equal to the byte, in all repeats."""
+        """True if the totals and all categories are equal to the byte, in all repeats."""
         return not (self.more_bytes or self.differences or self.base.spread_bytes or self.new.spread_bytes)
 
     @property

@@ -65,7 +65,6 @@ class Repeat:
 
     @property
     def completed(self) -> bool:
-        """Whether the trial ran to its end."""
         return self.status == "completed"
 
 
@@ -101,7 +100,7 @@ def _repeats(run: store.Run) -> Iterator[Repeat]:
 
 
 def work_of(spec: TrialSpec) -> Work:
-    """What makes a trial of another run the same as this one; which folder is swapped to does not.
+    """Key that a trial shares with the same one of another run; which folder is swapped to is not in it.
 
     The hash is that of the spec as this version reads it, so that runs of two versions of zerobench meet.
     """
@@ -120,7 +119,7 @@ def work_without_configuration(spec: TrialSpec) -> Work:
 
 
 def repeat_of(trial: Trial) -> Repeat:
-    """What a comparison keeps of `trial`."""
+    """Figures of `trial` that a comparison keeps."""
     record, ran = trial.record, completed(trial)
     steps = at_full_batch(trial, slowest_steps(trial)) if ran else ()
     is_same = ran and not uses_dropout(trial)
@@ -142,15 +141,15 @@ def _peaks(trial: Trial) -> dict[Where, Instant]:
     """Return the largest peak by place and step."""
     held = {(place.value, step): largest_peak(trial, step, place) for place in LEDGER for step in StepKind}
     peaks = {where: peak.exclude_predictor(trial.spec.evidence) for where, peak in held.items() if peak is not None}
-    for where, instant in _beside_ledger(trial) if trial.spec.evidence.needs_device else ():
+    for where, instant in _driver_peaks(trial) if trial.spec.evidence.needs_device else ():
         if where not in peaks or instant.total_bytes > peaks[where].total_bytes:
             peaks[where] = instant
     return peaks
 
 
-def _beside_ledger(trial: Trial) -> Iterator[tuple[Where, Instant]]:
-    """Of each rank and phase what the allocator had reserved, what NVML read, what a CPU rank had resident; none of
-    them knows categories. Of a prediction it would be the process that predicts.
+def _driver_peaks(trial: Trial) -> Iterator[tuple[Where, Instant]]:
+    """Memory by rank and phase that the allocator had reserved, that NVML read, and that a CPU rank had resident,
+    without categories. Of a prediction it would be the process that predicts.
     """
     for rank in trial.ranks:
         before_bytes = None if rank.context is None else rank.context.before_bytes

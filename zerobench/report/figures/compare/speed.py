@@ -1,4 +1,4 @@
-"""Whether two runs of the same trial differ in speed, and what the comparison may be said to be about.
+"""Difference in speed of the same trial in two runs, and what the comparison may claim.
 
 A repeat, in processes of its own, is one value: the median of its timed steps. Steps of one process are not
 independent of each other. They share what a process draws once and keeps (addresses, which core and which neighbours,
@@ -50,12 +50,12 @@ class SpeedChange:
 
     @property
     def can_be_judged(self) -> bool:
-        """Whether any outcome of this comparison could have been a significant one about processes."""
+        """True if any outcome of this comparison could have been a significant one about processes."""
         return self.void is None and self.over_processes and self.change.can_be_significant
 
 
 def speed_change(base: Sequence[Repeat], new: Sequence[Repeat]) -> SpeedChange | None:
-    """How the speed changed; None where one of the runs timed no step."""
+    """Change of speed; None where one of the runs timed no step."""
     sides = [[repeat for repeat in repeats if repeat.step_times_s] for repeats in (base, new)]
     if not all(sides):
         return None

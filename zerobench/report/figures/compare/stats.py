@@ -1,4 +1,4 @@
-"""Whether one handful of times is longer than another, by how much, and whether so few could have shown it.
+"""Test of whether one handful of times is longer than another, by how much, and whether so few could have shown it.
 
 Times are skewed and few, so nothing is assumed of their law but that what sets the two groups apart is a factor. The
 test is Mann and Whitney's; the factor and its interval are that same test turned round, so the two never disagree: the
@@ -28,7 +28,7 @@ _MOST_ORDERS = 1000
 
 @dataclass(frozen=True)
 class Change:
-    """How the values of a second group stand to those of a first; ratios are second over first."""
+    """Values of a second group against those of a first; ratios are second over first."""
 
     ratio: float
     """Hodges and Lehmann's estimate: the median over all pairs of the ratio."""
@@ -41,18 +41,18 @@ class Change:
 
     @property
     def can_be_significant(self) -> bool:
-        """Whether any outcome of so many values would have been significant."""
+        """True if any outcome of this many values would have been significant."""
         return self.smallest_p < SIGNIFICANCE
 
     @property
     def is_significant(self) -> bool:
-        """Whether p is below the level, and the interval leaves out `no change`."""
+        """True if p is below the level, and the interval leaves out `no change`."""
         excluded = self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
         return self.p_value < SIGNIFICANCE and excluded
 
 
 def change(first: Sequence[float], second: Sequence[float]) -> Change:
-    """How the values of `second` stand to those of `first`, all of them above 0; each group has at least one.
+    """Compare the values of `second` with those of `first`, all of them above 0; each group has at least one.
 
     The test: Mann & Whitney 1947, "On a test of whether one of two random variables is stochastically larger than
     the other". The estimate and interval, on logarithms, so that a shift is a factor: Hodges & Lehmann 1963,
@@ -77,7 +77,7 @@ def smallest_p(size: int, other_size: int) -> float:
 
 
 def repeats_needed() -> int:
-    """How many values in each of two groups of one size the test needs to be able to say anything."""
+    """Smallest number of values in each of two groups of one size with which the test can be significant."""
     return next(size for size in range(1, 100) if smallest_p(size, size) < SIGNIFICANCE)
 
 
@@ -96,7 +96,7 @@ def _p_value(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _interval_rank(size: int, other_size: int) -> int:
-    """Which smallest, and which largest, of the pairs' ratios bound the 95% interval; 0 where none do.
+    """Rank, from either end, of the pairs' ratios that bound the 95% interval; 0 where none do.
 
     The largest c for which P(U < c) is below 2.5% where there is no change; Hollander & Wolfe's C_alpha.
     """

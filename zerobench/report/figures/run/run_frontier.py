@@ -20,14 +20,14 @@ HOST_MEMORY_RULE = "host_memory"
 
 @dataclass(frozen=True)
 class Limit:
-    """What one rank may take of its device."""
+    """Memory that one rank may take of its device."""
 
     capacity_bytes: int
     is_given: bool
     """By the user; else it is all of the GPU's memory."""
 
     def needed_bytes(self, trial: Trial) -> int | None:
-        """What a completed trial takes, to hold against the capacity; None where nobody watched.
+        """Memory of a completed trial, to compare with the capacity; None where nobody watched.
 
         The tensors' peak; against a whole GPU with CUDA context and NCCL, and never more than there is, since the
         trial did complete. What the allocator keeps beyond the tensors it gives back before it runs out of memory
@@ -44,7 +44,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class RunFrontierRow:
-    """What was found of one cell."""
+    """Result for one cell."""
 
     label: str
     predicted: Frontier | None
@@ -58,19 +58,19 @@ class RunFrontierRow:
 
     @property
     def speed(self) -> Speed | None:
-        """How fast the largest that fits trains; of a rank alone of many without what it would wait for others."""
+        """Speed of the largest that fits; of a rank alone of many without what it would wait for others."""
         return None if self.largest is None else speed_of(self.largest)
 
 
 def ran_out(trial: Trial) -> bool:
-    """Whether memory ended the trial, so that it needs more than there is and nobody knows how much."""
+    """True if memory ended the trial, so that it needs more than there is and nobody knows how much."""
     record = trial.record
     full = {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
     return record.status in full or (record.status is Status.SKIPPED and record.rule == HOST_MEMORY_RULE)
 
 
 def ends(row: RunFrontierRow) -> str:
-    """What keeps anything larger from fitting."""
+    """Limit that keeps anything larger from fitting."""
     if row.measured is None:
         return "given up"
     if row.too_large is None:
@@ -82,5 +82,5 @@ def ends(row: RunFrontierRow) -> str:
 
 
 def words_of(axis: FrontierAxis, device: str | None) -> str:
-    """What the axis counts; where there is no GPU, it is ranks that have it."""
+    """Unit of the axis; where there is no GPU, per rank."""
     return axis.words if device else axis.words.replace("per GPU", "per rank")

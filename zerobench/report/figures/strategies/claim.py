@@ -15,7 +15,7 @@ NEAR = 0.05
 
 
 class Verdict(StrEnum):
-    """What the run says of a claim."""
+    """Verdict of the run on a claim."""
 
     HOLDS = "confirmed"
     FAILS = "not confirmed on this machine"
@@ -37,7 +37,7 @@ Rows = Sequence[ComparedSide]
 
 @dataclass(frozen=True)
 class ClaimRows:
-    """What of the rows the claims speak of: trials whose losses do not speak against them."""
+    """Rows that the claims are about: trials whose losses do not speak against them."""
 
     rows: Rows
 
@@ -67,7 +67,7 @@ class ClaimRows:
 
 
 def _is_plain(spec: TrialSpec) -> bool:
-    """Whether it is the strategy and nothing else: all weights trained, no AutoTP, ZeRO++ or MiCS, nothing lossy."""
+    """True for the strategy and nothing else: all weights trained, no AutoTP, ZeRO++ or MiCS, nothing lossy."""
     alone = autotp_size(spec) == 1 and not (spec.hpz_partition_size or spec.mics_shard_size)
     return is_exact(spec) and spec.trains_all and alone
 

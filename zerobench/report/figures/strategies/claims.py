@@ -1,4 +1,4 @@
-"""What the notes on distributed training claim, each with the run's own numbers and whether they bear it out.
+"""Claims of the notes on distributed training, each with the run's own numbers and whether they bear it out.
 
 A claim that the run cannot judge says what is missing. Nothing here is known beforehand but the claims themselves and
 how near a number must come.

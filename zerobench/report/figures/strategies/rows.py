@@ -46,7 +46,7 @@ class ComparedSide:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the single process."""
+        """True for the single process."""
         return is_reference(self.spec)
 
     @property
@@ -56,7 +56,7 @@ class ComparedSide:
 
     @property
     def verdict(self) -> str:
-        """What the losses and the gradients say."""
+        """Verdict of the losses and the gradients."""
         if self.figures.is_server or self.parity is None:
             return "reference" if self.is_reference else "-"
         if not self.parity.is_judged and self.parity.agrees:
@@ -65,12 +65,12 @@ class ComparedSide:
 
     @property
     def is_believed(self) -> bool:
-        """Whether its losses and gradients do not speak against its figures."""
+        """False if its losses or gradients disagree with its reference's."""
         return self.trial.is_believed
 
 
 def is_reference(spec: TrialSpec) -> bool:
-    """Whether the trial is the one process that others are held against."""
+    """True for the one process that others are compared with."""
     info = STRATEGIES.get(spec.strategy)
     return info is not None and info.is_reference
 
@@ -90,7 +90,7 @@ def compare(trials: Iterable[TrialFigures]) -> list[ComparedSide]:
 
 
 def is_comparison(rows: Sequence[ComparedSide]) -> bool:
-    """Whether there is something in `rows` that a table of ZeRO's stages does not say already."""
+    """True if `rows` has anything but ZeRO stages."""
     return any(row.spec.zero_stage is None and not row.is_reference for row in rows)
 
 
@@ -99,7 +99,7 @@ class _Side(NamedTuple):
     figures: Figures
 
     def work(self, batch: int) -> Hashable:
-        """What must be equal for seconds to be compared, of a global batch of that size."""
+        """Key of the work that must be equal for seconds to be compared, with a global batch of that size."""
         spec = self.trial.spec
         same = spec.model_copy(
             update={"num_nodes": 1, "gpus_per_node": 1, "micro_batch_size": batch, "gradient_accumulation_steps": 1}

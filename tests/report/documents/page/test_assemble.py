@@ -7,7 +7,7 @@ import pytest
 from tests.report.predicted_trial import asked, trial
 from tests.report.sample_run import write_run
 from zerobench.records.store import load_run
-from zerobench.report.documents.page.overview import facts
+from zerobench.report.documents.page.assemble import facts
 from zerobench.report.figures.run.runs import run_figures
 
 

@@ -6,7 +6,7 @@ from tests.report.sample_run import RUN_ID, failed_trial, spec, write_run
 from zerobench.common.vocabulary import Status
 from zerobench.records.records import Failure
 from zerobench.records.store import load_run
-from zerobench.report.explain.printed import printed_lines
+from zerobench.report.explain.ending import printed_lines
 from zerobench.report.explain.topic import as_text
 from zerobench.report.explain.trial import explain
 
