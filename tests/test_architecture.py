@@ -75,7 +75,7 @@ def test_the_reader_of_imports_sees_every_form_of_import(tmp_path: Path, monkeyp
 
 
 IN_TRAINING = r"rank\.(?!nvml|tensorflow)\w+|launch\.tracking|launch\.emulate\.inside|emulator\.inside"
-LIVE = r"app\.terminal\.(live|live_bars|live_predictions|live_trial|watch|status|status_view)"
+LIVE = r"app\.terminal\.(live|live_predictions|live_trial|watch|status)"
 ONLY_IN: dict[str, tuple[set[str], str]] = {
     "what runs within a trial or beside a script": (FRAMEWORKS, rf"zerobench\.({IN_TRAINING})(\..*)?"),
     "the rank of TensorFlow": ({"tensorflow", "keras"}, r"zerobench\.rank\.tensorflow(\..*)?"),

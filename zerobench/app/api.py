@@ -33,8 +33,7 @@ from zerobench.common.errors import UserError
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.sweep.expand import expand
 from zerobench.config.sweep.sweep import load_sweep
-from zerobench.launch.machine.arithmetic import measure_arithmetic
-from zerobench.launch.machine.this_machine import detect_machine
+from zerobench.launch.machine.this_machine import detect_machine, measure_arithmetic
 from zerobench.launch.run.executor import LocalExecutor
 from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import start_sweep

@@ -15,8 +15,7 @@ from tests.app.terminal.conftest import Call
 from tests.tools.refusals import refused
 from zerobench import __version__
 from zerobench.app import commands as declared
-from zerobench.app.terminal.app import DECLARED, commands, main
-from zerobench.app.terminal.help import EXAMPLES, GROUPS
+from zerobench.app.terminal.app import DECLARED, EXAMPLES, GROUPS, commands, main
 
 MORE_RANKS_THAN_CORES = ["quickstart", "--set", "world_size=4096", "--only", "strategy=zero1,zero2"]
 

@@ -11,9 +11,8 @@ from rich.console import Console
 from tests.report.sample_run import RUN_ID, sample_trials, write_run
 from tests.tools.rank_records import progress, trial_record
 from zerobench.app.terminal.live import LiveView, PlainView, screen
-from zerobench.app.terminal.live_bars import EndedTrial, bars
 from zerobench.app.terminal.live_predictions import Doing, prediction_view
-from zerobench.app.terminal.live_trial import COMPILING, describe, memory, speed
+from zerobench.app.terminal.live_trial import COMPILING, EndedTrial, bars, describe, memory, speed
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Place, Status
 from zerobench.config.trial.model import ModelSpec

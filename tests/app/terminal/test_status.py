@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.launch.slurm.run_folders import begin, end, job, make_run, submit
 from tests.report.sample_run import completed_trial, spec, write_run
 from tests.tools.refusals import refused
-from zerobench.app.terminal.status_view import status_view
+from zerobench.app.terminal.status import status_view
 from zerobench.common.vocabulary import Status
 from zerobench.launch.slurm.jobs import JobKind, Submission
 from zerobench.launch.slurm.queue import JobStates

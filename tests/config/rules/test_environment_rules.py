@@ -18,7 +18,7 @@ from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.checkpoint import CheckpointSpec, FaultSpec
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.launch.slurm.own_environments import refuse_own_environments
+from zerobench.launch.slurm.options import refuse_own_environments
 
 OPT = ModelSpec(name="opt", hf_config={"model_type": "opt"})
 DROPS = ModelSpec(name="drops", hf_config={"model_type": "gpt2"})

@@ -2,17 +2,47 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.tools.refusals import one_line
 from zerobench.config.derived.machine import DEFAULT_CPU_RANKS, Accelerator, Machine
 from zerobench.config.hardware.toolchain import can_build_ops, has_libaio, op_is_built, torch_has_cuda
+from zerobench.config.sweep.precision import SLOW
+from zerobench.config.sweep.sweep import load_sweep
+from zerobench.launch.machine import this_machine
 from zerobench.launch.machine import this_machine as module
-from zerobench.launch.machine.this_machine import cpu_supports_fp16, detect_machine, visible_devices
+from zerobench.launch.machine.this_machine import (
+    bf16_slowdown,
+    cpu_supports_fp16,
+    detect_machine,
+    measure_arithmetic,
+    visible_devices,
+)
 from zerobench.rank.nvml.nvml import DeviceInfo
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the variable is about x86-64's instructions")
+def test_a_processor_without_avx512_is_found_slow_at_bf16(monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert bf16_slowdown() > SLOW
+
+
+def test_a_try_without_an_answer_is_told_in_one_line_with_the_choices(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with one_line(match=r"precision: auto: .*choices: --set precision=fp32"):
+        bf16_slowdown()
+
+
+def test_nothing_is_tried_for_a_sweep_that_names_its_precision(monkeypatch):
+    monkeypatch.setattr(this_machine, "bf16_slowdown", lambda: pytest.fail("it was tried"))
+    machine = Machine(accelerator=Accelerator.CPU, bf16_slowdown=None)
+    assert measure_arithmetic(machine, load_sweep("distributed-training-compared")) is machine
+
 
 GPUS = [DeviceInfo(i, f"GPU-{i}abc", "NVIDIA H100", (80 + i) * 2**30, None) for i in range(4)]
 

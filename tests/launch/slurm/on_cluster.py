@@ -14,8 +14,15 @@ from zerobench.launch.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.launch.slurm.options import SubmitOptions, keep_options
 from zerobench.launch.slurm.queue import job_states
 from zerobench.launch.slurm.submit.limits import Limits, read_limits
-from zerobench.launch.slurm.submit.sbatch import sbatch
-from zerobench.launch.slurm.submit.submission import Job, array_job, array_names, plan_arrays, record, report_job
+from zerobench.launch.slurm.submit.submission import (
+    Job,
+    array_job,
+    array_names,
+    plan_arrays,
+    record,
+    report_job,
+    sbatch,
+)
 from zerobench.launch.slurm.tasks import Stage, TaskState
 from zerobench.records.folder import RunFolder, TrialFolder
 from zerobench.records.records import TrialRecord

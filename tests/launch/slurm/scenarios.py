@@ -15,7 +15,7 @@ import psutil
 from tests.launch.slurm.cluster import Cluster
 from tests.launch.slurm.on_cluster import OnCluster, standin_run, standin_trial
 from zerobench.launch.run import tree
-from zerobench.launch.slurm.submit.scripts import template
+from zerobench.launch.slurm.submit.batch import template
 from zerobench.records.folder import RunFolder
 from zerobench.records.records import Start
 from zerobench.records.store import read_record

@@ -12,8 +12,7 @@ import pytest
 
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
-from zerobench.launch.slurm.accounting import ended_jobs, sacct_lines
-from zerobench.launch.slurm.queue import job_states, squeue_columns, squeue_json
+from zerobench.launch.slurm.queue import ended_jobs, job_states, sacct_lines, squeue_columns, squeue_json
 from zerobench.launch.slurm.tasks import Stage, TaskState, array_task_ids
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -18,7 +18,7 @@ from tests.tools.known import known
 from tests.tools.printed import shown_run
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.launch.run.launcher import free_port
-from zerobench.launch.tracking.own_run import LEDGER_ALONE
+from zerobench.launch.tracking.own_trial import LEDGER_ALONE
 from zerobench.records.records import MemoryRow, RankRecord
 from zerobench.records.store import Run, Trial, load_run
 from zerobench.report.explain.memory_causes import MOMENTS

@@ -23,6 +23,11 @@ from zerobench import __version__
 from zerobench.common.plain_values import plain_value
 
 
+def shortest(path: Path) -> Path:
+    """Return `path` relative to the current folder if it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def _nothing() -> None:
     """Default of `Answer.show`, for commands that print while they work."""
 

@@ -1,14 +1,16 @@
-"""`zerobench doctor`: the checks as a table, then the kinds of trials that can run here."""
+"""`zerobench doctor`: the checks as a table, Slurm's among them, then the kinds of trials that can run here."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from zerobench.app.terminal.answer import Answer
-from zerobench.launch.setup.doctor import Finding, can_run, examine
-from zerobench.launch.slurm.presence import slurm_check
+from zerobench.launch.setup.doctor import Finding, Standing, can_run, examine
+from zerobench.launch.slurm.client import run_client
 from zerobench.report.documents.terminal import print_parts
 from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import Listing, Part
@@ -34,3 +36,21 @@ def doctor(reports: Path) -> Answer:
         return {"can_run": kinds, "checks": [asdict(finding) for finding in findings]}
 
     return Answer(document, show, 0 if any(can for kind, can in kinds.items() if kind != "formula") else 1)
+
+
+_PROGRAMS = ("sbatch", "squeue", "scontrol", "srun")
+_PATIENCE_S = 5.0
+
+
+def slurm_check() -> Iterator[Finding]:
+    """Check that Slurm's programs are installed and its controller answers."""
+    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if len(missing) == len(_PROGRAMS):
+        yield Finding("Slurm", Standing.MISSING, "its programs are not installed", "needed for zerobench submit only")
+    elif missing:
+        yield Finding("Slurm", Standing.MISSING, f"{', '.join(missing)} not found", "load Slurm's module")
+    elif run_client(["scontrol", "ping"], _PATIENCE_S) is None:
+        yield Finding("Slurm", Standing.MISSING, "slurmctld does not answer", "scontrol ping")
+    else:
+        version = (run_client(["scontrol", "--version"], _PATIENCE_S) or "").strip()
+        yield Finding("Slurm", Standing.GOOD, f"{version} answers".strip())

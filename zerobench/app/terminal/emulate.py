@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.app.search.tried import script_row, tried_slower, why_no_work
-from zerobench.app.terminal.answer import Answer
+from zerobench.app.terminal.answer import Answer, shortest
 from zerobench.app.terminal.live_predictions import Doing
-from zerobench.app.terminal.paths import shortest
 from zerobench.common.units import counted, format_bytes
 from zerobench.common.vocabulary import Category, Place, StepKind
 from zerobench.estimate.time.expected import why_no_time

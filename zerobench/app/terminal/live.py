@@ -14,11 +14,13 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from zerobench.app.terminal.live_bars import EndedTrial, bars, ended_trial
 from zerobench.app.terminal.live_trial import (
     COMPILING,
     MOST_RANKS,
+    EndedTrial,
+    bars,
     describe,
+    ended_trial,
     groups_of,
     legend,
     memory,

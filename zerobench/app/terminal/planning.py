@@ -17,10 +17,9 @@ from zerobench.app.search.outcome import outcome
 from zerobench.app.search.plan import Plan, read_plan
 from zerobench.app.search.plan_request import PlanRequest
 from zerobench.app.search.predicted import frontier_rows, plan_frontiers
-from zerobench.app.terminal.answer import Answer
+from zerobench.app.terminal.answer import Answer, shortest
 from zerobench.app.terminal.live import screen
 from zerobench.app.terminal.live_predictions import ANSWERS, prediction_view
-from zerobench.app.terminal.paths import shortest
 from zerobench.app.terminal.run import notes_of
 from zerobench.common.errors import UserError, unknown_choice
 from zerobench.config.deepspeed.written import training_arguments, written_config

@@ -9,9 +9,8 @@ from typing import Any
 
 import typer
 
-from zerobench.app.terminal.answer import Answer
+from zerobench.app.terminal.answer import Answer, shortest
 from zerobench.app.terminal.live import screen
-from zerobench.app.terminal.paths import shortest
 from zerobench.app.terminal.requests import RunRequest
 from zerobench.common.errors import UserError
 from zerobench.common.file_errors import failure_of
@@ -22,9 +21,8 @@ from zerobench.config.sweep.expand import PlannedTrial, expand
 from zerobench.config.sweep.precision import precision_notes
 from zerobench.config.sweep.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.launch.machine.arithmetic import measure_arithmetic
 from zerobench.launch.machine.environment import capture_environment
-from zerobench.launch.machine.this_machine import detect_machine
+from zerobench.launch.machine.this_machine import detect_machine, measure_arithmetic
 from zerobench.launch.run.executor import LocalExecutor
 from zerobench.launch.run.launcher import read_hosts
 from zerobench.launch.run.runner import RunResult, refuse_other_plan, resume_run, standing, start_sweep

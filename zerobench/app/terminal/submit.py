@@ -10,8 +10,7 @@ from typing import Any
 
 import typer
 
-from zerobench.app.terminal.answer import Answer
-from zerobench.app.terminal.paths import shortest
+from zerobench.app.terminal.answer import Answer, shortest
 from zerobench.app.terminal.requests import SubmitRequest
 from zerobench.app.terminal.run import notes_of, running
 from zerobench.common.collection import no_collection
@@ -22,11 +21,10 @@ from zerobench.config.sweep.expand import PlannedTrial, expand
 from zerobench.config.sweep.precision import precision_notes
 from zerobench.config.sweep.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.launch.machine.arithmetic import measure_arithmetic
 from zerobench.launch.machine.environment import capture_environment
 from zerobench.launch.machine.installed import check_installed
-from zerobench.launch.machine.this_machine import detect_machine
-from zerobench.launch.run.links import refuse_links
+from zerobench.launch.machine.this_machine import detect_machine, measure_arithmetic
+from zerobench.launch.run.lock import refuse_links
 from zerobench.launch.run.mending import mend_skipped
 from zerobench.launch.run.runner import mend_run, refuse_own_script
 from zerobench.launch.run.setup import lay_out, new_run_folder, resolved_configs
@@ -39,14 +37,14 @@ from zerobench.launch.slurm.options import (
     keep_options,
     kept_options,
     read_options,
+    refuse_own_environments,
     time_text,
 )
-from zerobench.launch.slurm.own_environments import refuse_own_environments
 from zerobench.launch.slurm.queue import job_states
+from zerobench.launch.slurm.submit.batch import log_pattern
 from zerobench.launch.slurm.submit.grouping import WARNED_BEFORE_S, JobArray
 from zerobench.launch.slurm.submit.limits import Limits, read_limits
 from zerobench.launch.slurm.submit.local import refuse_several_nodes, run_here
-from zerobench.launch.slurm.submit.scripts import log_pattern
 from zerobench.launch.slurm.submit.submission import array_names, missing, plan_arrays
 from zerobench.launch.slurm.submit.submission import submit as submit_jobs
 from zerobench.records.folder import RunFolder

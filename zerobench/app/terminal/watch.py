@@ -20,10 +20,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from zerobench.app.terminal.answer import print_document
+from zerobench.app.terminal.answer import print_document, shortest
 from zerobench.app.terminal.live import REPAINT_S
 from zerobench.app.terminal.live_trial import describe
-from zerobench.app.terminal.paths import shortest
 from zerobench.common.errors import UserError
 from zerobench.common.units import counted, format_bytes, format_spent
 from zerobench.common.vocabulary import Status

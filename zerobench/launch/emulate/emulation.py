@@ -20,12 +20,10 @@ from zerobench.launch.emulate.play import PlayedRank, Stage, play_aside, read_ac
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.launch.emulate.tries import Say, try_changes
 from zerobench.launch.machine.variables import values_to_redact
-from zerobench.launch.run.readable import readable_ranks
 from zerobench.launch.run.stop import Stop, stop_on_signals
-from zerobench.launch.run.trial_record import trial_record, write_record
+from zerobench.launch.run.trial_record import readable_ranks, trial_record, write_record
 from zerobench.launch.tracking.command import Command, CommandProgress, Show
-from zerobench.launch.tracking.own_run import lay_out_own_run
-from zerobench.launch.tracking.own_trial import laid_out, unknown_trial
+from zerobench.launch.tracking.own_trial import laid_out, lay_out_own_run, unknown_trial
 from zerobench.launch.tracking.watch import script_name
 from zerobench.records.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records.records import Failure, HostSummary, RankRecord, read_or_none

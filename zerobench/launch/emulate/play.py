@@ -16,7 +16,7 @@ from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.launch.emulate.part import PART_VARIABLE, Account, End, Part
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.launch.run.outcome import describe_exit, shell_exit_code
-from zerobench.launch.run.readable import readable_ranks
+from zerobench.launch.run.trial_record import readable_ranks
 from zerobench.records.folder import TRIAL_VARIABLE, TrialFolder, write_whole
 from zerobench.records.records import MemoryCourses, RankRecord, read_or_none
 

@@ -18,12 +18,11 @@ from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.oom import read_oom_counters
 from zerobench.launch.run.outcome import Ending, Stopped, classify, interrupted
 from zerobench.launch.run.quiet import read_load
-from zerobench.launch.run.readable import read_readable
-from zerobench.launch.run.record_times import written_at_s
+from zerobench.launch.run.ranks import written_at_s
 from zerobench.launch.run.recovery import run_twice
 from zerobench.launch.run.setup import renew_swap_folder
 from zerobench.launch.run.stop import Stop
-from zerobench.launch.run.trial_record import trial_record, write_record
+from zerobench.launch.run.trial_record import read_readable, trial_record, write_record
 from zerobench.records.folder import TrialFolder, remove_outside, write_whole
 from zerobench.records.records import Failure, NvmlSummary, RankRecord, Start, TrialRecord
 from zerobench.records.swap_folder import swap_folder

@@ -16,13 +16,15 @@ from zerobench.common.vocabulary import Status
 from zerobench.config.derived.strategy import strategy_info
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.launch.run import remote
-from zerobench.launch.run.environment_launch import environment_argv, environment_variables, made_environment
 from zerobench.launch.run.launcher import (
     WORKER_MODULE,
     deepspeed_argv,
+    environment_argv,
+    environment_variables,
     free_port,
     launch_environment,
     launched_processes,
+    made_environment,
     read_hosts,
     visible_devices,
 )

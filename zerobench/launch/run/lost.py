@@ -15,9 +15,8 @@ from zerobench.launch.run import tree
 from zerobench.launch.run.executor import Executor, Interruption
 from zerobench.launch.run.launcher import launched_processes
 from zerobench.launch.run.logs import redact_logs
-from zerobench.launch.run.readable import readable_ranks
 from zerobench.launch.run.recovery import remove_checkpoints
-from zerobench.launch.run.trial_record import trial_record, write_record
+from zerobench.launch.run.trial_record import readable_ranks, trial_record, write_record
 from zerobench.records.folder import TrialFolder
 from zerobench.records.records import Failure, Start, TrialRecord, read_or_none
 from zerobench.records.store import Run

@@ -26,10 +26,9 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.launcher import MARK, launched_processes
 from zerobench.launch.run.logs import last_line
 from zerobench.launch.run.quiet import Quiet
-from zerobench.launch.run.readable import readable_ranks
 from zerobench.launch.run.setup import lay_out_trial
 from zerobench.launch.run.stop import Stop
-from zerobench.launch.run.trial_record import skipped_record
+from zerobench.launch.run.trial_record import readable_ranks, skipped_record
 from zerobench.records.checkpoint_files import (
     ENGINE,
     UNIVERSAL,

@@ -28,8 +28,7 @@ from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.run.attempt import not_started, note_start, run_trial
 from zerobench.launch.run.executor import Executor, check_trials
 from zerobench.launch.run.kernels import compile_first, kernels_of
-from zerobench.launch.run.links import refuse_links
-from zerobench.launch.run.lock import locked, shared, trial_locked
+from zerobench.launch.run.lock import locked, refuse_links, shared, trial_locked
 from zerobench.launch.run.lost import renew, type_interruption
 from zerobench.launch.run.mending import has_torn_documents, mend_documents, mend_skipped, mend_trial
 from zerobench.launch.run.node_environment import record_hosts

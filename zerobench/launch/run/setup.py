@@ -1,8 +1,13 @@
-"""Lay out a run before its first trial starts, so that the plan is on disk whatever happens later."""
+"""Lay out a run before its first trial starts, so that the plan is on disk whatever happens later.
+
+A run folder is made to be shared, so secrets stay out of it. A trial needs its DeepSpeed config and paths unchanged, so
+one with a secret is refused before anything is written. A description is for readers only: there the secret is masked.
+"""
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +16,47 @@ from pydantic_core import to_json
 
 from zerobench.common.errors import UserError
 from zerobench.common.leftovers import remove_leftovers
-from zerobench.common.redaction import redact_text, redact_value
+from zerobench.common.redaction import is_secret_name, redact_text, redact_value
 from zerobench.config.deepspeed import build_ds_config
 from zerobench.config.derived.strategy import uses_deepspeed
 from zerobench.config.rules.rules import Skip
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.trial.trial import TrialSpec, slug
 from zerobench.launch.run.launcher import launched_processes
-from zerobench.launch.run.secrets import refuse_secrets
 from zerobench.launch.run.trial_record import skipped_record
 from zerobench.records.folder import RunFolder, TrialFolder, write_pieces, write_plain, write_whole
 from zerobench.records.records import TrialRecord
 from zerobench.records.store import STAMP, Plan, PlanEntry, Run, read_json
 from zerobench.records.swap_folder import set_swap_folder
+
+_plain = lru_cache(maxsize=10_000)(lambda text: redact_text(text) == text)
+"""True if a text holds no secret; cached, since trials of a sweep repeat each other."""
+
+
+def refuse_secrets(trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
+    """Raise UserError if the stored form of `trial`, or of its DeepSpeed config, contains a secret.
+
+    Names of a model's fields are no evidence: `eos_token` is an ordinary one.
+    """
+    for place, text in (*_texts(trial.model_dump(mode="json"), ""), *_texts(ds_config or {}, "ds_config")):
+        name = place.rpartition(".")[2]
+        if not _plain(text) or (place.startswith("ds_config.") and is_secret_name(name)):
+            raise UserError(
+                f"{place}: looks like a secret (a password in a URL, a token), which the run would store "
+                "and show; remove it, or keep it in ~/.netrc or an environment variable"
+            )
+
+
+def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield each text within `value` with its dotted path."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, f"{place}.{key}".removeprefix("."))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner, place)
 
 
 def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:

@@ -18,9 +18,8 @@ from zerobench.estimate.memory import formula_record
 from zerobench.launch.run import simulator
 from zerobench.launch.run.logs import redact_logs
 from zerobench.launch.run.oom import OomCounters, read_oom_counters
-from zerobench.launch.run.outcome import Outcome
+from zerobench.launch.run.outcome import INTERRUPTED, Outcome, died, quiet_for, simulator_died
 from zerobench.launch.run.quiet import Quiet
-from zerobench.launch.run.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
 from zerobench.launch.run.simulator import Pair, Simulator, group_by_simulator, simulator_variables
 from zerobench.launch.run.stop import Stop
 from zerobench.launch.run.trial_record import skipped_record, trial_record, write_record

@@ -35,9 +35,8 @@ from zerobench.config.hardware.toolchain import (
     torch_has_cuda,
 )
 from zerobench.launch.machine.compile_locks import Holder, holder_of, locks
-from zerobench.launch.machine.environment import emulated_torch, packages
+from zerobench.launch.machine.environment import emulated_torch, limits, packages
 from zerobench.launch.machine.installed import requirement
-from zerobench.launch.machine.machine import limits
 from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.run.room import PLACE, shortage
 from zerobench.rank.nvml.nvml import DeviceInfo, DeviceListing, DeviceReader, list_devices

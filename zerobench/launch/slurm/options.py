@@ -4,6 +4,7 @@ Stored with the run, so that `--resume` needs none of them again.
 """
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +13,25 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from zerobench.common.errors import UserError, unknown_choice
 from zerobench.config.derived.machine import MAX_RANKS, Accelerator, Machine
+from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.hardware.gpu_names import known_gpu
 from zerobench.config.trial.base import Spec, user_error
 from zerobench.config.trial.plain import one_line
-from zerobench.config.trial.trial import Count, Positive
+from zerobench.config.trial.trial import Count, Positive, TrialSpec
 from zerobench.records.folder import RunFolder, write_whole
 from zerobench.records.store import read_json
+
+
+def refuse_own_environments(trials: Iterable[TrialSpec]) -> None:
+    """Raise UserError if one of `trials` does not run under zerobench's own Python."""
+    named = {trial.strategy for trial in trials}
+    refused = {name for name in named if name in STRATEGIES and STRATEGIES[name].environment}
+    if refused:
+        raise UserError(
+            f"strategy: {', '.join(sorted(refused))}: jobs cannot use its separate environment; exclude it "
+            "here (--only) and use zerobench run"
+        )
+
 
 UNKNOWN_CORES = 2**20
 """Cores of a node of unknown size: no trial is skipped for lack of them."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 import psutil
@@ -23,15 +24,55 @@ from zerobench.launch.run.launcher import MARK
 from zerobench.launch.run.logs import redact_logs
 from zerobench.launch.run.oom import read_oom_counters
 from zerobench.launch.run.outcome import Ending, Stopped
-from zerobench.launch.run.ranks import RankWatch, open_pidfd
-from zerobench.launch.run.readable import readable_ranks
-from zerobench.launch.run.record_times import written_at_s
+from zerobench.launch.run.ranks import RankWatch, open_pidfd, written_at_s
 from zerobench.launch.run.stop import Stop
+from zerobench.launch.run.trial_record import readable_ranks
 from zerobench.launch.tracking.host_tree import HostSampler, HostTree
-from zerobench.launch.tracking.output import StreamCopy
 from zerobench.records.folder import TrialFolder
 from zerobench.records.progress import Progress
 from zerobench.records.records import HostSummary, NvmlSummary, read_or_none
+
+_CHUNK_BYTES = 65536
+
+
+class StreamCopy(threading.Thread):
+    """Copies one stream of the command to `path` and to `show`, until all its writers have ended."""
+
+    def __init__(self, path: Path, show: Callable[[bytes], None]) -> None:
+        super().__init__(name=f"pass-{path.stem}", daemon=True)
+        self._path = path
+        self._show = show
+        self.faults: list[str] = []
+        """Reasons for missing parts of the stream."""
+        self._from, self.to = os.pipe()
+        """The command gets `to`; our copy is closed once it has it (`started`)."""
+
+    def started(self) -> None:
+        """Start copying: the command has its end of the pipe."""
+        os.close(self.to)
+        self.start()
+
+    def run(self) -> None:
+        """Copy. A taker that fails, a full disk or a closed screen, is dropped: the command must not wait."""
+        takers = [self._keep, self._show]
+        while chunk := os.read(self._from, _CHUNK_BYTES):
+            for taker in tuple(takers):
+                try:
+                    taker(chunk)
+                except (OSError, ValueError) as error:
+                    takers.remove(taker)
+                    self.faults.append(f"{self._path.name}: not passed on or not stored from here: {error}")
+        os.close(self._from)
+
+    def _keep(self, chunk: bytes) -> None:
+        with self._path.open("ab") as file:
+            file.write(chunk)
+
+    def finish(self, patience_s: float) -> bool:
+        """Wait for the end of the stream; False if a process that outlived the command still holds it."""
+        self.join(patience_s)
+        return not self.is_alive()
+
 
 NODE = 0
 """Index of the watcher's own node; trackers inside the command number the others after it (agreement.py)."""

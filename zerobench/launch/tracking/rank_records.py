@@ -21,8 +21,7 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.run.trial_record import trial_record, write_record
 from zerobench.launch.tracking.agreement import Agreement
-from zerobench.launch.tracking.own_run import LEDGER_ALONE, lay_out_own_run, run_of, watched_folder
-from zerobench.launch.tracking.own_trial import laid_out
+from zerobench.launch.tracking.own_trial import LEDGER_ALONE, laid_out, lay_out_own_run, run_of, watched_folder
 from zerobench.launch.tracking.step_phases import StepPhases
 from zerobench.launch.tracking.work import Work
 from zerobench.rank.ledger.acting_versions import acting_versions

@@ -20,8 +20,7 @@ from zerobench.launch.slurm.jobs import JobKind, read_submission, read_tasks
 from zerobench.launch.slurm.options import SubmitOptions
 from zerobench.launch.slurm.submit.grouping import JobArray
 from zerobench.launch.slurm.submit.limits import Limits
-from zerobench.launch.slurm.submit.sbatch import sbatch_environment
-from zerobench.launch.slurm.submit.submission import array_names, missing, submit
+from zerobench.launch.slurm.submit.submission import array_names, missing, sbatch_environment, submit
 from zerobench.launch.slurm.tasks import TaskState
 from zerobench.records.folder import RunFolder
 from zerobench.records.store import load_run

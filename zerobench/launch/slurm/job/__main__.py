@@ -19,22 +19,64 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerobench.common.errors import UserError
+from zerobench.common.units import counted, format_seconds
 from zerobench.common.vocabulary import Status
+from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.machine.this_machine import detect_machine
 from zerobench.launch.run.executor import Executor, LocalExecutor
 from zerobench.launch.run.lock import trial_locked
 from zerobench.launch.run.lost import close, is_begun, read_start
+from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import RunResult, run_beside_others
 from zerobench.launch.run.stop import Stop, stop_on_signals
 from zerobench.launch.slurm.job import interruption
 from zerobench.launch.slurm.job.allocation import read_allocation
 from zerobench.launch.slurm.job.executor import SlurmExecutor, capture_nodes
-from zerobench.launch.slurm.job.log import Log
 from zerobench.launch.slurm.job.steps import Interpreter
 from zerobench.launch.slurm.jobs import read_tasks
 from zerobench.launch.slurm.options import ContainerRuntime, Launcher
 from zerobench.records.folder import RunFolder
+from zerobench.records.records import TrialRecord
 from zerobench.records.store import load_run
+
+
+class Log(Observer):
+    """Prints lines to standard output, which Slurm stores."""
+
+    def __init__(self, job: str | None) -> None:
+        self._before = f"job {job}: " if job else ""
+        self._compiling: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """Print a line and flush."""
+        sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._before}{text}\n")
+        sys.stdout.flush()
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Report the number of trials to run."""
+        done = f", {kept + skipped} already done" if kept + skipped else ""
+        self.say(f"{run.run_id}: {counted(to_do, 'trial')} to run{done}")
+
+    def note(self, line: str) -> None:
+        """Report compiled kernels, before the first trial."""
+        self.say(line)
+
+    def compiling(self, kernel: str, spent_s: float) -> None:  # noqa: ARG002 -- a log says it once
+        """Report each kernel being compiled once."""
+        if kernel not in self._compiling:
+            self._compiling.add(kernel)
+            self.say(f"compiling DeepSpeed's kernel {kernel}")
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        self.say(f"trial {number} of {to_do}: {trial.trial_id}")
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """Report the trial's status and duration."""
+        took = ""
+        if record.started_at_s is not None and record.ended_at_s is not None:
+            took = f" after {format_seconds(record.ended_at_s - record.started_at_s)}"
+        why = f": {record.reason}" if record.reason else ""
+        self.say(f"{record.trial_id}: {record.status.words}{took}{why}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,8 +23,7 @@ from zerobench.launch.slurm.job.steps import (
     rank_script_text,
     srun_argv,
 )
-from zerobench.launch.slurm.options import Launcher
-from zerobench.launch.slurm.own_environments import refuse_own_environments
+from zerobench.launch.slurm.options import Launcher, refuse_own_environments
 from zerobench.records.folder import TrialFolder, write_whole
 from zerobench.records.records import Start
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from zerobench.common.vocabulary import Status
 from zerobench.launch.run.executor import Interruption, silent_end
 from zerobench.launch.run.stop import Stop
-from zerobench.launch.slurm.accounting import ended_jobs
 from zerobench.launch.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job
-from zerobench.launch.slurm.queue import job_states
+from zerobench.launch.slurm.queue import ended_jobs, job_states
 from zerobench.launch.slurm.tasks import Stage, TaskState
 from zerobench.records.records import Start
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zerobench.launch.slurm.accounting import ended_jobs
 from zerobench.launch.slurm.jobs import JobKind, Submission, read_submission, read_tasks
-from zerobench.launch.slurm.queue import TIMEOUT_S, JobStates, job_states
+from zerobench.launch.slurm.queue import TIMEOUT_S, JobStates, ended_jobs, job_states
 from zerobench.launch.slurm.tasks import Stage
 from zerobench.launch.slurm.watch.status import RunFacts, RunStatus, run_status
 from zerobench.launch.slurm.watch.traces import TrialTrace, read_traces

@@ -14,9 +14,8 @@ from tests.tools.golden import as_looked_at
 from zerobench.common.errors import UserError
 from zerobench.launch.slurm.jobs import JobKind
 from zerobench.launch.slurm.options import SubmitOptions
-from zerobench.launch.slurm.submit.batch import array_script, report_script
+from zerobench.launch.slurm.submit.batch import array_script, log_pattern, render, report_script, sbatch_word, template
 from zerobench.launch.slurm.submit.grouping import JobArray
-from zerobench.launch.slurm.submit.scripts import log_pattern, render, sbatch_word, template
 from zerobench.records.folder import RunFolder
 
 GOLDEN = Path(__file__).parent / "golden"
