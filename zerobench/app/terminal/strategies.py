@@ -1,4 +1,4 @@
-"""Text of `zerobench strategies`: a line per strategy, or all facts of strategies and optimizers, from their entries."""
+"""Text of `zerobench strategies`: a line per strategy, or all facts of strategies and optimizers."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
