@@ -1,4 +1,4 @@
-"""The account of a playing rank: its peaks and when they were, whoever resets torch's counters, and the driver's word."""
+"""The account of a playing rank: its peaks and when they were, whoever resets counters, and the driver's word."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +12,12 @@ from zerobench.rank.worlds.simulation.streams import DEFAULT, Event, Stream, cur
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is told while the test runs."""
     monkeypatch.setattr(trace, "_listener", None)
     heard: list[Any] = []
     listen(heard.append)
-    yield heard
+    return heard
 
 
 def test_the_default_stream_is_the_first_and_each_other_has_a_number_of_its_own() -> None:
