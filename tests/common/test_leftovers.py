@@ -53,3 +53,34 @@ def test_those_below_are_removed_on_request(tmp_path: Path) -> None:
     left.touch()
     assert remove_leftovers(tmp_path) == []
     assert remove_leftovers(tmp_path, is_whole=True) == [left]
+
+
+def test_the_temporary_file_of_another_users_process_that_lives_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be signalled, and so it is there."""
+
+    def refuse(_pid: int, _number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    path = tmp_path / f".record.json.{DEAD}.tmp"
+    path.touch()
+    monkeypatch.setattr(os, "kill", refuse)
+    assert remove_leftovers(tmp_path) == []
+    assert path.exists()
+
+
+def test_what_cannot_be_removed_is_left_and_the_others_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (tmp_path / f".{name}.{DEAD}.tmp" for name in ("a", "b"))
+    first.touch()
+    second.touch()
+    unlink = Path.unlink
+
+    def some(path: Path, *args: bool, **kwargs: bool) -> None:
+        if path == first:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "unlink", some)
+    assert remove_leftovers(tmp_path) == [second]
+    assert first.exists()

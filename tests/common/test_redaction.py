@@ -166,3 +166,47 @@ def test_a_document_whose_names_promise_nothing_loses_secrets_in_its_texts_alone
     url = "https://me:pw@host/x"
     document = {"model": {"eos_token": "end"}, "urls": (url,)}
     assert redact_value(document, by_name=False) == {"model": {"eos_token": "end"}, "urls": [redact_text(url)]}
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("with bearer abc.def.ghi now", f"with bearer {MARK} now"),
+    ("with BEARER\tabc.def.ghi= now", f"with BEARER\t{MARK} now"),
+    ("with basic\tdXNlcjpwYXNz= now", f"with basic\t{MARK} now"),
+    ("with Basic  dXNlcjpwYXNzd29yZDE5 now", f"with Basic  {MARK} now"),
+    ("with basic dXNlcjpwYXNzd29yZDE now", "with basic dXNlcjpwYXNzd29yZDE now"),  # nineteen, which may be a word
+    ("a basic understanding, a bearer plant", "a basic understanding, a bearer plant"),
+])  # fmt: skip
+def test_a_scheme_keeps_its_word_and_what_separates_it(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
+
+
+HEXADECIMAL = "0123456789abcdef0123456789abcdef"
+MIXED = "aB3dE6gH9jK2mN5p"
+"""Sixteen letters of both cases and digits."""
+
+
+@pytest.mark.parametrize(("word", "is_secret"), [
+    (HEXADECIMAL, True),
+    (HEXADECIMAL[:-1], False),
+    (HEXADECIMAL.upper(), True),
+    (HEXADECIMAL[:16] + HEXADECIMAL[16:].upper(), True),
+    ("0" * 32, False),
+    ("abcdef" * 6, False),
+    (MIXED * 2, True),
+    (MIXED + "_" + MIXED, True),
+    (MIXED[:15] + "_" + MIXED[:15] + "_x", False),
+    ((MIXED * 2).lower(), False),
+    (f"sha/{MIXED * 2}", False),
+])  # fmt: skip
+def test_a_word_of_thirty_two_is_a_secret_where_it_is_drawn_at_random(word: str, is_secret: bool) -> None:
+    assert redact_text(f"see {word} there") == (f"see {MARK} there" if is_secret else f"see {word} there")
+
+
+@pytest.mark.parametrize(("value", "is_known"), [("tiger", False), ("tigers", True)])
+def test_a_value_of_six_letters_may_be_looked_for_and_a_shorter_one_is_in_other_words(
+    value: str, is_known: bool
+) -> None:
+    assert secret_values({"HF_TOKEN": value, "PWD": "/home/somebody", "HOME": "/home/x", "N_TOKENS": "123456"}) == (
+        {value} if is_known else set()
+    )
+    assert secret_values({"KEY": f"{value}\nsecond line\nab"}) == ({value} if is_known else set()) | {"second line"}
