@@ -78,6 +78,8 @@ SLOWER = {
     "tests/estimate/memory/test_allocator.py::test_of_states": "a simulator",
     "tests/config/models/test_tensors.py::test_the_tensors": "torch",
     "tests/estimate/memory/test_gathers.py::test_a_formula": "a simulator",
+    "tests/estimate/time/test_issued_step.py::test_a_scripts_step": "a simulator",
+    "tests/estimate/time/test_issued_step.py::test_the_order_alone": "a simulator",
     "tests/estimate/memory/test_gathers.py::test_its_step": "a simulator",
     "tests/estimate/memory/test_gathers.py::test_an_explanation": "a simulator",
     "tests/estimate/memory/test_agreement.py": "a simulator",

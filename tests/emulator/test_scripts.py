@@ -21,6 +21,7 @@ from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.emulator.emulator import Emulator
+from zerobench.estimate.time.trace import Call, PhaseStart, unpack
 from zerobench.rank.ledger.held import UNSEEN
 from zerobench.records.store import load_run
 from zerobench.report.documents.page.assemble import page_html
@@ -138,6 +139,21 @@ def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly
     assert rank["categories"]["first_moment"] == pytest.approx(84_082_728, rel=1e-3)  # 21 million parameters in fp32
     printed = [path.read_text() for path in Path(told["run"]).glob("trials/*/std*.txt")]
     assert "Traceback" not in "".join(printed)
+
+
+def test_a_script_that_says_nothing_of_its_batch_has_the_time_of_the_step_that_it_issued(emulate):
+    options, command = ACCUMULATED
+    _, told, errors = emulate(*options, command=command, forked=True)
+    (trial,) = load_run(Path(told["run"])).trials()
+    step = unpack(known(trial.ranks[0].step_trace))
+    passes = [at for at, item in enumerate(step.items) if item == PhaseStart(Phase.FORWARD)]
+    reduced = [at for at, item in enumerate(step.items) if isinstance(item, Call) and item.kind == "all_reduce"]
+    assert len(passes) == 4, errors
+    assert min(reduced) > passes[-1], "no_sync: gradients are reduced in the last micro-batch alone"
+    assert 0 < told["expected_step_low_s"] < told["expected_step_s"] < told["expected_step_high_s"]
+    page = html.unescape(page_html(run_figures([load_run(Path(told["run"]))])))
+    assert "per step expected" in page
+    assert "predicted by replay" in page
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ class RunVerdict(Record):
     changes: list[TriedChange] = Field(default_factory=list)
     not_tried: str | None = None
     """Reason why no change was tried, if none could be."""
+    speed: str | None = None
+    """One phrase: what a step is predicted to take, and per second, with its interval; None if not known."""
+    expected_step_s: float | None = None
+    expected_step_low_s: float | None = None
+    """Eight of ten steps lie between this and `expected_step_high_s`."""
+    expected_step_high_s: float | None = None
+    assumed: list[str] = Field(default_factory=list)
+    """What that speed takes for granted."""
 
     def keep(self, run: RunFolder) -> None:
         """Write it into the run's folder. Raises OSError."""

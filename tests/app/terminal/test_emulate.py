@@ -15,7 +15,8 @@ from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.config.derived.cluster import read_cluster
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.model import ModelSpec
-from zerobench.config.trial.trial import OwnScript, Precision, TrialSpec
+from zerobench.config.trial.trial import OwnScript, TrialSpec
+from zerobench.estimate.time.trace import PhaseStart, Recorder
 from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.emulation import Emulation
 from zerobench.launch.emulate.figures import Try, Verdict, rank_fit
@@ -118,31 +119,71 @@ def test_what_lies_in_swap_files_is_told_where_there_are_any():
     assert "NVMe" not in "".join(lines(emulation(account(), record())))
 
 
-def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
-    before = Draft(("train.py", "ds.json"), {"train_micro_batch_size_per_gpu": 4}, 1)
-    after = before.with_ds({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4})
-    tries = (Try(("micro batch 1 instead of 4",), account(reserved=70), 71 * GIB, drafts=(before, after)),)
-    made = emulation(refused(), needed=account(reserved=160), tries=tries)
-    unknown = list(lines(made))
-    made.trial = TrialSpec(
-        model=resolve_model("llama-7b"), strategy="zero1", micro_batch_size=4, own=OwnScript(name="train")
+def with_trace(*kernels, batch=1, known=False):
+    """The work of a script, and a record of a rank whose step has kernels that move so many bytes."""
+    recorder = Recorder()
+    recorder.add(PhaseStart("forward"))
+    for nbytes in kernels:
+        recorder.kernel(0, moved_bytes=nbytes)
+    trace = recorder.trace()
+    assert trace is not None
+    spec = TrialSpec(
+        model=ModelSpec(name="Net", hf_config={"model_type": "unknown"}),
+        strategy="zero1",
+        micro_batch_size=batch,
+        own=OwnScript(name="train", unknown=() if known else ("model", "micro_batch_size")),
+        gpus_per_node=8,
     )
-    assert "  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, step time unknown" in unknown
-    told, _, speed = sorted(set(lines(made)) - set(unknown))
-    assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+% slower", told)
-    said = re.fullmatch(
-        r"speed, if it fitted: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), "
-        r"\d+ ms per step, (\d+)% MFU, by formula",
-        speed,
-    )
-    assert said is not None
-    plain = as_plain(made)
+    return spec, record().model_copy(update={"step_trace": trace.pack(), "micro_batch_size": batch})
+
+
+def played(made, spec, ranks_record):
+    made.trial, made.played = spec, SampleTrial(spec, sample_record(spec), [ranks_record])
+    return made
+
+
+def test_a_script_is_told_with_the_time_of_the_step_that_was_played():
+    made = played(emulation(account(), record()), *with_trace(10**12))
+    speed, assumed = [line for line in lines(made) if line.startswith(("speed", "  assumed"))]
+    assert re.fullmatch(r"speed: \d+ ms per step expected \(\d+ ms to \d+ ms\), predicted by replay", speed)
+    assert "work between steps (data loading, logging) is not included" in assumed
+    plain, decision = as_plain(made), decide(made)
     low_s, step_s, high_s = (plain[f"expected_step_{name}"] for name in ("low_s", "s", "high_s"))
-    assert low_s < step_s < high_s
-    assert float(said[1]) == pytest.approx(8 * 4 * made.trial.sequence_length / step_s / 1000, rel=0.01)
-    assert 0 < plain["expected_mfu"] == pytest.approx(int(said[2]) / 100, abs=0.0051)
-    [plain] = plain["tries"]
-    assert 0.01 < plain["expected_slower"] < 1.0
+    assert 10**12 / 4.8e12 < low_s < step_s < high_s, "no sooner than at the memory's bandwidth"
+    assert (decision.expected_step_low_s, decision.expected_step_s, decision.expected_step_high_s) == (
+        low_s,
+        step_s,
+        high_s,
+    )
+    assert f"Speed: {decision.speed}." in list(verdict_sentences(decision))
+    assert speed == f"speed: {decision.speed}"
+    compiled = replace(made, verdict=emulation(account(compiles=True), record()).verdict)
+    assert decide(compiled).speed == f"{decision.speed}, uncompiled"
+
+
+def test_tokens_a_second_are_told_where_the_script_says_how_many_a_step_has():
+    made = played(emulation(account(), record()), *with_trace(10**12, batch=4, known=True))
+    [speed] = [line for line in lines(made) if line.startswith("speed")]
+    said = re.match(r"speed: ([\d.]+) K tokens/s expected", speed)
+    assert said is not None
+    tokens = 8 * 4 * made.trial.sequence_length
+    assert float(said[1]) == pytest.approx(tokens / as_plain(made)["expected_step_s"] / 1000, rel=0.01)
+
+
+def test_a_change_is_told_with_the_time_of_its_own_play():
+    before = Draft(("train.py", "ds.json"), {"train_micro_batch_size_per_gpu": 4}, 1)
+    after = before.with_ds({"train_micro_batch_size_per_gpu": 1})
+    (_, changed), (spec, whole) = with_trace(10**12), with_trace(3 * 10**12, batch=4)
+    attempt = Try(("micro batch 1 instead of 4",), account(reserved=70), 71 * GIB, drafts=(before, after))
+    made = emulation(refused(), needed=account(reserved=160), tries=(replace(attempt, record=changed), attempt))
+    made = played(made, spec, whole)
+    told = [line for line in lines(made) if line.startswith("  micro batch")]
+    assert told == [
+        "  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, 33% slower",
+        "  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, step time unknown",
+    ]
+    slower = [one["expected_slower"] for one in as_plain(made)["tries"]]
+    assert slower == [pytest.approx(1 / 3, abs=0.01), None], "a quarter of the samples in a third of the time"
 
 
 def test_what_the_terminal_says_is_what_the_run_keeps():
@@ -171,18 +212,12 @@ def test_a_run_keeps_its_verdict_as_it_was_made(tmp_path):
 
 def test_why_no_time_is_expected_of_a_script_is_said():
     made = emulation(account(), record())
-    made.trial = TrialSpec(
-        model=resolve_model("llama-7b"), strategy="zero1", precision=Precision.FP32, own=OwnScript(name="train")
-    )
-    assert "speed: no expected time: precision fp32: rates cover 16 bits only" in list(lines(made))
-    made.trial = made.trial.model_copy(update={"own": OwnScript(name="train", unknown=("model",))})
-    assert "speed: no expected time: the script does not tell its model" in list(lines(made))
-    unknown = ModelSpec(name="Net", hf_config={"model_type": "unknown"})
-    made.trial = made.trial.model_copy(update={"own": OwnScript(name="train"), "model": unknown})
-    assert "speed: no expected time: no closed form of Net, a model of the script's own" in list(lines(made))
-    made.trial = None
-    assert "speed: no expected time: the script's tracker saw no model all of which is trained" in list(lines(made))
+    why = "speed: no expected time: no steady step was recorded: two optimizer steps must be played (--steps 2)"
+    assert why in list(lines(made))
+    spec, _ = with_trace(1)
+    assert why in list(lines(played(made, spec, record())))
     assert as_plain(made)["expected_step_s"] is None
+    assert decide(made).speed is None
 
 
 def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerobench.app.search.plan_world import plan_world
 from zerobench.app.search.predict import predict
-from zerobench.app.search.tried import changed_fields, why_no_work
+from zerobench.app.search.tried import changed_fields
 from zerobench.common.errors import UserError
 from zerobench.config.deepspeed import drop_refused_keys, load_user_config
 from zerobench.config.derived.cluster import Cluster
@@ -18,7 +18,7 @@ from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.sweep.plan import STEPS, checked, document, predicted, replace_evidence
 from zerobench.config.sweep.plan_own import own_config
 from zerobench.config.trial.trial import OFFLOADS, TrialSpec
-from zerobench.estimate.time.predicted_speed import work_of
+from zerobench.estimate.time.predicted_speed import WORK, work_of
 from zerobench.launch.emulate.changes import UNLOCKED, Candidate, for_device, for_host
 from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.options import Option
@@ -135,7 +135,8 @@ def changed_trials(
     """
     seen = work_of(trial)
     if seen is None:
-        raise UserError(f"--changes: {why_no_work(trial)}")
+        unknown = sorted(WORK & set(() if trial.own is None else trial.own.unknown))
+        raise UserError(f"--changes: the script does not tell its {', '.join(unknown)}".replace("_", " "))
     trial = seen
     user_config = None if trial.ds_config_file is None else load_user_config(trial.ds_config_file)
     option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})

@@ -1,16 +1,18 @@
-"""What a change of a script's command costs in expected time: by closed forms, of the work that its tracker saw."""
+"""The cost in time of a change of a script's command: its own step, replayed, over that of the unchanged command."""
 
 from typing import Any
 
-from zerobench.app.search.formula import formula_row
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.trial.optimizers import deepspeeds_adamw
 from zerobench.config.trial.trial import OFFLOADS, Offload, Precision, TrialSpec
-from zerobench.estimate.time.predicted_speed import WORK, work_of
+from zerobench.estimate.time.expected import expected_step
+from zerobench.estimate.time.trace import unpack
 from zerobench.launch.emulate.drafts import Draft
+from zerobench.launch.emulate.figures import Try
 from zerobench.launch.emulate.options import Kind
+from zerobench.records.records import RankRecord
+from zerobench.records.trials import Trial, UnsavedTrial
 from zerobench.report.explain.changes import share_slower
-from zerobench.report.figures.trial import TrialFigures
 
 _NUMBERS = {
     "micro_batch_size": ("train_micro_batch_size_per_gpu", Kind.BATCH),
@@ -19,51 +21,31 @@ _NUMBERS = {
 """Of the trial: their keys in a DeepSpeed configuration, and the options that scripts have for them."""
 
 
-def tried_slower(trial: TrialSpec, before: Draft, after: Draft, cluster: Cluster) -> float | None:
-    """By how much longer than `before` each token is expected to take under `after`, as a share.
+def tried_slower(script: Trial, attempt: Try, cluster: Cluster) -> float | None:
+    """Increase in time per sample under a change, as a share of the time of `script`; None where either has no time.
 
-    `trial` is the work of `before`. None where too little of it is known, or no time is expected of such work.
+    Per sample, since some scripts make no more passes where the micro batch is smaller.
     """
-    now = _seen(trial, cluster)
-    if now is None or _unlocked(before, after):
+    if attempt.drafts is None or attempt.record is None or _unlocked(*attempt.drafts):
         return None
-    return share_slower(
-        _token_s(now.model_copy(update=changed_fields(now, before, after)), cluster), _token_s(now, cluster)
-    )
-
-
-def script_row(trial: TrialSpec, cluster: Cluster) -> TrialFigures | None:
-    """A script's work, as its tracker saw it, by closed forms; None where too little of it is known."""
-    now = _seen(trial, cluster)
-    return None if now is None else formula_row(now, cluster)
-
-
-def why_no_work(trial: TrialSpec | None) -> str:
-    """Why a script's work has no closed form; None of a trial: its ranks did not say that they train all of a model."""
-    if trial is None:
-        return "the script's tracker saw no model all of which is trained"
-    unknown = sorted(WORK & set(() if trial.own is None else trial.own.unknown))
-    if unknown:
-        return f"the script does not tell its {', '.join(unknown)}".replace("_", " ")
-    return f"no closed form of {trial.model.name}, a model of the script's own"
-
-
-def _seen(trial: TrialSpec, cluster: Cluster) -> TrialSpec | None:
-    work = work_of(trial)
-    if work is None:
+    before, after = attempt.drafts
+    changed = script.spec.model_copy(update=changed_fields(script.spec, before, after))
+    unchanged = next((rank for rank in script.ranks if rank.rank == attempt.record.rank), None)
+    samples = [_samples(unchanged, before), _samples(attempt.record, after)]
+    if unchanged is None or None in samples:
         return None
-    there = {
-        "num_nodes": cluster.num_nodes,
-        "gpus_per_node": cluster.gpus_per_node,
-        "prediction": trial.prediction.model_copy(update={"gpu": cluster.gpu.name}),
-    }
-    return work.model_copy(update={**there, "ds_config": {}, "ds_config_file": None})
+    usual_s = expected_step(UnsavedTrial(script.spec, script.record, (unchanged,)), cluster.gpu, cluster.links)
+    changed_s = expected_step(UnsavedTrial(changed, script.record, (attempt.record,)), cluster.gpu, cluster.links)
+    if usual_s is None or changed_s is None:
+        return None
+    return share_slower(changed_s.step_s / (samples[1] or 1), usual_s.step_s / (samples[0] or 1))
 
 
-def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:
-    """Seconds of a step over its tokens: some scripts make no more passes where the micro batch is smaller."""
-    row = formula_row(trial, cluster)
-    return None if row is None or row.expected is None else row.expected.step_s / trial.global_batch_tokens
+def _samples(rank: RankRecord | None, draft: Draft) -> int | None:
+    """Micro-batches of the rank's step, times their size where the command says it; None without a trace."""
+    if rank is None or rank.step_trace is None:
+        return None
+    return unpack(rank.step_trace).micro_batches * (_number(draft, *_NUMBERS["micro_batch_size"]) or 1)
 
 
 def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, Any]:

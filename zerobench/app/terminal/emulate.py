@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from zerobench.app.search.tried import script_row, tried_slower, why_no_work
+from zerobench.app.search.tried import tried_slower
 from zerobench.app.terminal.answer import Answer, shortest
 from zerobench.app.terminal.live_predictions import Doing
 from zerobench.common.units import counted, format_bytes
 from zerobench.common.vocabulary import Category, Place, StepKind
-from zerobench.estimate.time.expected import why_no_time
+from zerobench.estimate.time.expected import NO_TRACE, why_no_time
 from zerobench.estimate.time.predicted_speed import work_of
+from zerobench.estimate.time.step import Interval
 from zerobench.launch.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.launch.emulate.figures import RankFit, Try, Verdict
 from zerobench.launch.emulate.part import Account, End, Refusal
@@ -23,6 +24,7 @@ from zerobench.records import store
 from zerobench.records.trials import Trial, ended_trials
 from zerobench.records.verdict import RunVerdict, TriedChange
 from zerobench.report.documents.terminal import in_width
+from zerobench.report.documents.view import trial_figures
 from zerobench.report.explain.changes import slower_text
 from zerobench.report.explain.topic import phase_words
 from zerobench.report.figures.capacity import reserved_words, when_needed
@@ -30,7 +32,7 @@ from zerobench.report.figures.software import logits_notes, predicted_with, rele
 from zerobench.report.figures.standing import host_standing_lines, standing_lines
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.figures.verdict import CHANGES, change_line
-from zerobench.report.tables.plan_answer import expected_speed
+from zerobench.report.tables.plan_answer import script_speed
 
 FITS = 0
 FITS_NOT = 1
@@ -83,7 +85,8 @@ def lines(made: Emulation, kept: Sequence[Trial] = ()) -> Iterator[str]:
 def decide(made: Emulation) -> RunVerdict:
     """The answer and what it is made of, for every document of the run."""
     verdict = made.verdict
-    worst = _worst(verdict)
+    worst, row = _worst(verdict), _row(made) if _has_speed(made) else None
+    expected = None if row is None else row.expected
     return RunVerdict(
         verdict=_answer(made),
         fits=None if made.interrupted or verdict.failed is not None else verdict.fits,
@@ -93,6 +96,11 @@ def decide(made: Emulation) -> RunVerdict:
         host_capacity_bytes=verdict.host_memory_bytes,
         changes=[_change(made, attempt) for attempt in verdict.tries],
         not_tried=verdict.not_tried,
+        speed=None if row is None or expected is None else _speed_words(made, row, expected),
+        expected_step_s=expected and expected.step_s,
+        expected_step_low_s=expected and expected.low_s,
+        expected_step_high_s=expected and expected.high_s,
+        assumed=[] if expected is None else list(expected.assumptions),
     )
 
 
@@ -279,33 +287,42 @@ def _predictable(made: Emulation) -> Iterator[str]:
 
 
 def _speed(made: Emulation) -> Iterator[str]:
-    verdict = made.verdict
-    if made.interrupted or verdict.failed is not None or verdict.fits_devices is None:
+    if not _has_speed(made):
         return
     row = _row(made)
     if row is None or row.expected is None:
-        yield f"speed: no expected time: {_why_no_time(made, row)}"
+        cluster = made.request.cluster
+        why = NO_TRACE if row is None else why_no_time(row.trial, cluster.gpu, cluster.links)
+        yield f"speed: no expected time: {why}"
         return
-    what = "speed" if verdict.fits_devices else "speed, if it fitted"
-    yield f"{what}: {expected_speed(row, row.expected)}, by formula"
+    what = "speed" if made.verdict.fits_devices else "speed, if it fitted"
+    yield f"{what}: {_speed_words(made, row, row.expected)}"
+    yield f"  assumed: {'; '.join(row.expected.assumptions)}"
 
 
-def _why_no_time(made: Emulation, row: TrialFigures | None) -> str:
-    if row is not None:
-        return why_no_time(row.trial, made.request.cluster.gpu, made.request.cluster.links)
-    return why_no_work(made.trial)
+def _has_speed(made: Emulation) -> bool:
+    """Whether steps of the script were played on the GPU."""
+    return not made.interrupted and made.verdict.failed is None and made.verdict.fits_devices is not None
+
+
+def _speed_words(made: Emulation, row: TrialFigures, expected: Interval) -> str:
+    compiled = ", uncompiled" if any(rank.account.compiles for rank in made.verdict.ranks) else ""
+    return f"{script_speed(row, expected)}, predicted by replay{compiled}"
 
 
 def _row(made: Emulation) -> TrialFigures | None:
-    """What is expected of the script's step on such GPUs."""
-    return None if made.trial is None else script_row(made.trial, made.request.cluster)
+    """The script on such GPUs, with its expected step; None where no rank left a record."""
+    played = made.played
+    return (
+        None
+        if played is None or not played.ranks
+        else trial_figures(played, played.spec.strategy, made.request.cluster)
+    )
 
 
 def _slower(made: Emulation, attempt: Try) -> float | None:
-    """What a change costs in expected time, as a share; None where nobody knows."""
-    if made.trial is None or attempt.drafts is None:
-        return None
-    return tried_slower(made.trial, *attempt.drafts, made.request.cluster)
+    """Increase in expected time under a change, as a share; None where either has no time."""
+    return None if made.played is None else tried_slower(made.played, attempt, made.request.cluster)
 
 
 def _came_of(attempt: Try) -> str:

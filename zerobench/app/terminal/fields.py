@@ -168,7 +168,7 @@ host.fits               boolean? in its memory
 tries[].changes[]       text     one of the smallest changes that were tried
 tries[].fits            boolean? with them
 tries[].needed_bytes    integer? of a GPU, with them
-expected_step_s         number?  expected time of the script's step, by closed form of the work that was seen
+expected_step_s         number?  expected time of the script's step, by replay of what was played
 expected_step_low_s     number?  eight of ten steps lie above
 expected_step_high_s    number?  eight of ten steps lie below
 expected_mfu            number?  model FLOP/s over the peak of its precision, expected

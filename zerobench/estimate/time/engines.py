@@ -40,7 +40,7 @@ _UNSCALED, _CAST, _OF_TORCH = 8, 6, 8
 def issue_of(spec: TrialSpec, decoder: Decoder, *, after: bool = False) -> BlockIssue:
     """What the host does for a block of `decoder`; `after`: what `reduces_after` says."""
     return block_issue(
-        _engine(spec),
+        engine_of(spec),
         is_gated=decoder.is_gated,
         owned=owned(spec),
         reduces_after=after,
@@ -55,7 +55,7 @@ def _tensors(spec: TrialSpec) -> int:
     return LLAMAS_TENSORS if layout is None else len(layout.layer)
 
 
-def _engine(spec: TrialSpec) -> str:
+def engine_of(spec: TrialSpec) -> str:
     """As `issue` in rates.yaml has it."""
     if {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}:
         return f"{spec.strategy}-offload"
@@ -148,7 +148,7 @@ def late_update_s(work: Work, device: Device, decoder: Decoder, *, ahead_s: floa
     issue = issue.less(searching)
     if stage == 0:
         ahead_s = search_s = 0.0
-    if _engine(spec) == _UNFUSED:
+    if engine_of(spec) == _UNFUSED:
         copying = block.times(blocks * LLAMAS_TENSORS / block.launches)
         issue, then = issue.less(copying), then.plus(copying)
     beside_s = norm_s + kernels_s - engines_update_s(work, device)

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
+from zerobench.common.errors import UserError
 from zerobench.common.units import counted
 from zerobench.common.vocabulary import Phase
 from zerobench.config.derived.batch import micro_batches_of_share, micro_batches_per_step
@@ -29,6 +30,7 @@ from zerobench.estimate.time.collectives import traffic_by_kind
 from zerobench.estimate.time.device import Device, device_of
 from zerobench.estimate.time.engines import (
     device_update_s,
+    engine_of,
     issue_of,
     late_update_s,
     mapped_update_bytes,
@@ -36,7 +38,8 @@ from zerobench.estimate.time.engines import (
     recast_host_bytes,
     reduces_after,
 )
-from zerobench.estimate.time.host import HEAD_LAUNCHES, OUTSIDE_LAUNCHES, REDUCE_ONCE
+from zerobench.estimate.time.host import HEAD_LAUNCHES, OUTSIDE_LAUNCHES, REDUCE_ONCE, block_issue
+from zerobench.estimate.time.issued_step import IssuedStep, Place, device_at_16_bits, issued_step
 from zerobench.estimate.time.kernels import attention_s, linear_s
 from zerobench.estimate.time.known import (
     HOST_WORDS,
@@ -44,6 +47,7 @@ from zerobench.estimate.time.known import (
     cause_of,
     host_assumption,
     overhead_assumption,
+    script_assumptions,
     why_unknown,
 )
 from zerobench.estimate.time.links import collective_s
@@ -67,6 +71,7 @@ from zerobench.estimate.time.step import (
 from zerobench.estimate.time.step_time_tuned import tuned_of
 from zerobench.estimate.time.swaps import Pass, swapping_s
 from zerobench.estimate.time.terms import Work, optimizer, update_seconds
+from zerobench.estimate.time.trace import StepTrace, unpack
 from zerobench.estimate.time.transfers import MAPPED_BYTE_S, Copies, copies, fsdp_copies, offload, recast_s
 from zerobench.estimate.time.transformers_blocks import as_run, in_todays_loop
 from zerobench.records.trials import Trial, case_of
@@ -120,12 +125,15 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     and the interval is as wide as its trials differed; of ranks that ran alone, those of computing, and all else is as
     sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins before it.
     """
-    asked = _timed_here(trial, gpu, links)
-    step = None if asked is None else published_step(asked)
+    if trial.spec.own is not None:
+        step = _replayed_script(trial, gpu, links)
+    else:
+        asked = _timed_here(trial, gpu, links)
+        step = None if asked is None else published_step(asked)
     if step is None:
         return None
-    bound, measured = step_bound(trial, gpu, links), calibrated_steps(gpu.name)
-    least_s = 0.0 if bound is None else bound.step_s or 0.0
+    bound = None if trial.spec.own is not None else step_bound(trial, gpu, links)
+    measured, least_s = calibrated_steps(gpu.name), 0.0 if bound is None else bound.step_s or 0.0
     if measured is not None:
         step = _calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
     return replace(step, low_s=max(step.low_s, least_s))
@@ -171,8 +179,47 @@ def published_step(asked: TimedWork) -> ExpectedStep | None:
     return expected(parts, rates.spread, granted | overhead_assumption(between_s, sum(parts)))
 
 
+def _script_step(trial: Trial, gpu: Gpu, links: Links) -> IssuedStep | str:
+    """The step of a user's script as its rank issued it, or why there is none."""
+    text = next((rank.step_trace for rank in trial.ranks if rank.step_trace is not None), None)
+    if text is None:
+        return NO_TRACE
+    device, measured = device_at_16_bits(gpu), calibrated_steps(gpu.name)
+    constants = None if measured is None else measured[0].constants
+    achieved = links if device is None else _achieved(links, device.rates)
+    if constants is not None:
+        achieved = achieved.slowed(copies=constants.copies_slower, host_update=constants.host_update_slower)
+    place = Place(gpu, achieved, trial.spec.world_size, trial.spec.gpus_per_node)
+    return issued_step(unpack_of(trial, text), place, block_issue(engine_of(trial.spec)), constants)
+
+
+def _replayed_script(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
+    issued = _script_step(trial, gpu, links)
+    parts = None if isinstance(issued, str) else issued.parts()
+    if isinstance(issued, str) or parts is None:
+        return None
+    device, spec = issued.pace.device, trial.spec
+    granted: dict[str, float | Sides] = {**device.assumptions, **script_assumptions(issued.trace, spec.world_size)}
+    granted |= host_assumption(device.host, lambda host: sum(issued.issued_by(host).parts() or parts))
+    return expected(parts, device.rates.spread, granted)
+
+
+NO_TRACE = "no steady step was recorded: two optimizer steps must be played (--steps 2)"
+
+
+def unpack_of(trial: Trial, text: str) -> StepTrace:
+    """The trace `text` of a trial. Raises UserError: it is none."""
+    try:
+        return unpack(text)
+    except ValueError as error:
+        raise UserError(f"step_trace of {trial.spec.trial_id}: {error}") from error
+
+
 def why_no_time(trial: Trial, gpu: Gpu, links: Links) -> str:
     """Why no step is expected of `trial`, of which there is none."""
+    if trial.spec.own is not None:
+        issued = _script_step(trial, gpu, links)
+        return issued if isinstance(issued, str) else "a rate of its step is not known"
     if (why := why_unknown(trial.spec)) is not None:
         return why
     if decoder_of(trial.spec.model) is None or not lists_tensors(trial.spec.model):
@@ -189,6 +236,9 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
 
     Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
+    if trial.spec.own is not None:
+        issued = _script_step(trial, gpu, links)
+        return None if isinstance(issued, str) else issued.timeline()
     asked = _in_order_here(trial, gpu, links)
     return None if asked is None else timeline_of(*asked.replayed)
 

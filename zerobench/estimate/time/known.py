@@ -8,8 +8,10 @@ from collections.abc import Callable
 from zerobench.config.derived.batch import AUTOTP_SIZE, autotp_size
 from zerobench.config.trial.adapter import is_wide, lora_of
 from zerobench.config.trial.trial import Attention, Blocks, Compile, Offload, Precision, TrialSpec
+from zerobench.estimate.time.issued_step import moves_to_host, untimed_classes, updates_on_host
 from zerobench.estimate.time.rates import HostRates
 from zerobench.estimate.time.step import TENTH, Sides
+from zerobench.estimate.time.trace import StepTrace
 from zerobench.estimate.time.transformers_blocks import words_of
 
 _FITTED = "fsdp"
@@ -79,6 +81,21 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
         spreads["compiled blocks fuse what the fitted runs' do, and the host is no faster"] = 0.1
     elif words_of(spec.model) is None:
         spreads[f"blocks of {spec.model.model_type} move as many bytes a unit of width as counted ones"] = 0.04
+    return spreads
+
+
+def script_assumptions(trace: StepTrace, world_size: int) -> dict[str, float]:
+    """What of a script's own step no timed program had, and the spread that it brings."""
+    spreads = {"element-wise kernels reach the memory bandwidth that those of eager transformers do": 0.08}
+    if untimed := untimed_classes(trace):
+        spreads[f"not timed on any GPU, by datasheet peak: {', '.join(untimed)}"] = 0.15
+    if world_size > 1:
+        spreads["collectives reach the shares of links that FSDP's did"] = 0.1
+    if moves_to_host(trace):
+        spreads[COPIES_WORDS] = 0.25
+    if updates_on_host(trace):
+        spreads[HOST_UPDATE_WORDS] = 0.55
+    spreads["work between steps (data loading, logging) is not included"] = 0.0
     return spreads
 
 

@@ -2,20 +2,18 @@
 
 from typing import NamedTuple
 
-from zerobench.common.errors import UserError
 from zerobench.config.deepspeed import drop_refused_keys
 from zerobench.config.derived.cluster import Cluster, read_rate
 from zerobench.config.hardware.hardware import Gpu, find_gpu
 from zerobench.config.hardware.links import Links
 from zerobench.config.hardware.usual_node import HOST_BANDWIDTH
-from zerobench.config.trial.trial import Evidence, TrialSpec
-from zerobench.estimate.memory.record import formula_record
+from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.time.bound import StepBound, step_bound
 from zerobench.estimate.time.expected import expected_step, roofline, timeline
 from zerobench.estimate.time.replay import Timeline
 from zerobench.estimate.time.roofline import Roofline
 from zerobench.estimate.time.step import ExpectedStep
-from zerobench.records.trials import PlainTrial, Trial, completed
+from zerobench.records.trials import Trial, completed
 
 WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
 """Of a script's trial: what a prediction of it must know."""
@@ -39,23 +37,9 @@ class PredictedStep(NamedTuple):
 def predicted_step(trial: Trial) -> PredictedStep:
     """What a step of a predicted trial takes, on nodes as `zerobench plan` has them by default."""
     place = place_of(trial)
-    if place is not None and trial.spec.own is not None:
-        trial = _by_formula(trial) or trial
     if place is None:
         return PredictedStep()
     return PredictedStep(step_bound(trial, *place), expected_step(trial, *place))
-
-
-def _by_formula(trial: Trial) -> Trial | None:
-    """A script's work by closed forms: its tracker counts no collectives. None where too little of it is known."""
-    work = work_of(trial.spec)
-    if work is None:
-        return None
-    asked = work.model_copy(update={"evidence": Evidence.FORMULA, "ds_config": {}, "ds_config_file": None})
-    try:
-        return PlainTrial(asked, trial.record, (formula_record(asked, plays_allocator=False),))
-    except UserError:
-        return None
 
 
 def work_of(trial: TrialSpec) -> TrialSpec | None:

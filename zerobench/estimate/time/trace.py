@@ -21,6 +21,17 @@ Product = tuple[int, int, int]
 """Rows, columns and the inner dimension."""
 
 
+class Attention(NamedTuple):
+    """What decides the rate of a fused kernel of attention beside its FLOPs."""
+
+    head_size: int
+    positions: int
+    """Keys of a sequence."""
+    is_causal: bool
+    is_backward: bool
+    dtype: str
+
+
 class Work(NamedTuple):
     """Kernels on one stream, one after another."""
 
@@ -31,6 +42,10 @@ class Work(NamedTuple):
     moved_bytes: int
     """Read and written by all other kernels."""
     launches: int
+    dtypes: tuple[str, ...] = ()
+    """Data type of each of `products`; empty: the trial's precision."""
+    attentions: tuple[tuple[Attention, int], ...] = ()
+    """The kernels of `attention`, and FLOPs of each kind; empty: causal, in the trial's precision."""
 
 
 FIRST_STREAM = 0
@@ -145,6 +160,8 @@ Item = (
 _ITEMS: tuple[type[Any], ...] = (
     Kernels, Call, CollectiveWait, EventRecord, EventWait, HostCopy, Host, Drive, DriveWait, PhaseStart, PageMapping
 )  # fmt: skip
+_PLAIN_FIELDS = 4
+"""Of a work without data types."""
 _NUMBERS = {kind: number for number, kind in enumerate(_ITEMS)}
 FORWARD = "forward"
 """The phase that each micro-batch begins with (zerobench.common.vocabulary.Phase)."""
@@ -204,7 +221,8 @@ class StepTrace:
     def pack(self) -> str:
         """Text for a record: a few kilobytes, since layers repeat."""
         items = [[_NUMBERS[type(item)], *item] for item in self.items]
-        plain = json.dumps([self.works, items], separators=(",", ":")).encode()
+        works = [work if work.dtypes or work.attentions else work[:_PLAIN_FIELDS] for work in self.works]
+        plain = json.dumps([works, items], separators=(",", ":")).encode()
         return base64.b64encode(zlib.compress(plain, 9)).decode("ascii")
 
 
@@ -234,14 +252,22 @@ def unpack(text: str) -> StepTrace:
         opened = zlib.decompressobj()
         works, items = json.loads(opened.decompress(base64.b64decode(text, validate=True), _LARGEST_BYTES))
         return StepTrace(
-            tuple(
-                Work(tuple((tuple(shape), count) for shape, count in products), tuple(attention), moved, launches)
-                for products, attention, moved, launches in works
-            ),
+            tuple(_unpacked(*work) for work in works),
             tuple(_ITEMS[kind](*fields) for kind, *fields in items),
         )
     except (ValueError, zlib.error, TypeError, IndexError, RecursionError) as error:
         raise ValueError(f"no trace of a step: {error}") from error
+
+
+def _unpacked(products: Any, attention: Any, moved: int, launches: int, dtypes: Any = (), attentions: Any = ()) -> Work:
+    return Work(
+        tuple((tuple(shape), count) for shape, count in products),
+        tuple(attention),
+        moved,
+        launches,
+        tuple(dtypes),
+        tuple((Attention(*kernel), flops) for kernel, flops in attentions),
+    )
 
 
 _listener: Callable[[Item | DeviceWork], None] | None = None
@@ -263,18 +289,27 @@ def tell(item: Item | DeviceWork) -> None:
 class Recorder:
     """Takes down one step as it is issued."""
 
+    most_items: int | None = None
+    """A longer step is given up; None: any is recorded."""
     _works: dict[Work, int] = field(default_factory=dict)
     _items: list[Item] = field(default_factory=list)
     _calls: int = 0
     _open: int | None = None
     """The stream whose work is gathered."""
-    _products: Counter[Product] = field(default_factory=Counter)
+    _products: Counter[tuple[Product, str]] = field(default_factory=Counter)
+    _attentions: Counter[Attention] = field(default_factory=Counter)
     _attention: list[int] = field(default_factory=lambda: [0, 0])
     _moved: int = 0
     _launches: int = 0
 
     def kernel(
-        self, stream: int, product: Product | None = None, moved_bytes: int = 0, count: int = 1, launches: int = 1
+        self,
+        stream: int,
+        product: Product | None = None,
+        moved_bytes: int = 0,
+        count: int = 1,
+        launches: int = 1,
+        dtype: str = "",
     ) -> None:
         """A matrix product (`count` of them in a batch), or what moves bytes, in one kernel or so many."""
         self._gather(stream)
@@ -282,13 +317,20 @@ class Recorder:
         if product is None:
             self._moved += moved_bytes
         else:
-            self._products[product] += count
+            self._products[product, dtype] += count
 
-    def attention(self, stream: int, flops: int, *, is_backward: bool) -> None:
+    def attention(self, stream: int, flops: int, *, is_backward: bool, kind: Attention | None = None) -> None:
         """A fused kernel of attention."""
         self._gather(stream)
         self._launches += 1
         self._attention[is_backward] += flops
+        if kind is not None:
+            self._attentions[kind] += flops
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the step has more items than are kept."""
+        return self.most_items is not None and len(self._items) > self.most_items
 
     def call(self, stream: int, kind: str, group_size: int, num_nodes: int | None, message_bytes: int) -> int:
         """A collective; gives its number, for what waits for it."""
@@ -302,13 +344,13 @@ class Recorder:
         last = self._items[-1] if self._items else None
         if isinstance(item, Host) and isinstance(last, Host):
             self._items[-1] = Host(last.nbytes + item.nbytes)
-        else:
+        elif not self.is_given_up:
             self._items.append(item)
 
     def trace(self) -> StepTrace | None:
-        """All so far; None where nothing was issued."""
+        """All so far; None where nothing was issued, or too much."""
         self._close()
-        return StepTrace(tuple(self._works), tuple(self._items)) if self._items else None
+        return StepTrace(tuple(self._works), tuple(self._items)) if self._items and not self.is_given_up else None
 
     def _gather(self, stream: int) -> None:
         if self._open != stream:
@@ -318,9 +360,18 @@ class Recorder:
     def _close(self) -> None:
         if self._open is None:
             return
-        products = tuple(sorted(self._products.items()))
-        work = Work(products, (self._attention[0], self._attention[1]), self._moved, self._launches)
-        self._items.append(Kernels(self._open, self._works.setdefault(work, len(self._works))))
+        by_type = sorted(self._products.items())
+        work = Work(
+            tuple((product, count) for (product, _), count in by_type),
+            (self._attention[0], self._attention[1]),
+            self._moved,
+            self._launches,
+            tuple(dtype for (_, dtype), _ in by_type) if any(dtype for _, dtype in self._products) else (),
+            tuple(sorted(self._attentions.items())),
+        )
+        if not self.is_given_up:
+            self._items.append(Kernels(self._open, self._works.setdefault(work, len(self._works))))
         self._open = None
         self._products.clear()
+        self._attentions.clear()
         self._attention, self._moved, self._launches = [0, 0], 0, 0

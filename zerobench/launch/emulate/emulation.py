@@ -27,6 +27,7 @@ from zerobench.launch.tracking.own_trial import laid_out, lay_out_own_run, unkno
 from zerobench.launch.tracking.watch import script_name
 from zerobench.records.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records.records import Failure, HostSummary, RankRecord, read_or_none
+from zerobench.records.trials import Trial, UnsavedTrial
 
 COMPILED = "torch.compile: bytes by category are of the uncompiled model, all other figures of the compiled one"
 NO_VALUES = "emulated: no values are computed; ignore losses, norms and times"
@@ -43,6 +44,8 @@ class Emulation:
     hosts: list[HostSummary] = field(default_factory=list)
     trial: TrialSpec | None = None
     """The work, as far as a tracker saw it; None where it trains a part of its model, of which it says no more."""
+    played: Trial | None = None
+    """The run's trial with the records of its ranks; None before it is written."""
 
 
 def emulate(request: EmulationRequest, say: Say) -> Emulation:
@@ -187,6 +190,7 @@ def _write(
         ],
     )
     write_record(folder, record)
+    made.played = UnsavedTrial(trial, record, tuple(records[rank] for rank in sorted(records)))
 
 
 def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:

@@ -156,6 +156,8 @@ class Try:
     """What a node has; None: not asked."""
     drafts: tuple[Draft, Draft] | None = None
     """The command as it was given, and as it was played."""
+    record: RankRecord | None = None
+    """The ledger's, with the order of its step; None where it was played compiled, or failed."""
 
     @property
     def fits_device(self) -> bool:

@@ -58,11 +58,14 @@ def _played(
         say(f"trying: {', '.join(candidate.says)}")
         with tempfile.TemporaryDirectory(prefix="zerobench-change-") as folder:
             draft = candidate.draft
-            played = play_aside(stage, draft.command(Path(folder)), rank, draft.variables, compiled=compiled)
-        held = host_bytes(played.record)
+            command = draft.command(Path(folder))
+            played = play_aside(stage, command, rank, draft.variables, compiled=compiled, named=True)
+        held = None if cluster.host_memory_bytes is None else host_bytes(played.record)
         node = None if held is None else held * cluster.gpus_per_node
         needed = needed_bytes(played.account, played.record)
-        made = Try(candidate.says, played.account, needed, node, cluster.host_memory_bytes, (start, draft))
+        made = Try(
+            candidate.says, played.account, needed, node, cluster.host_memory_bytes, (start, draft), played.record
+        )
         yield made
         fitting += made.fits
         if fitting == ENOUGH:

@@ -156,7 +156,10 @@ class TrackedRank:
             "device_memory": [] if steps.rows is None else list(steps.rows.rows.values()),
             "nvme": list(steps.nvme.traffic.values()),
             "host_peak": steps.ledger.host_peak,
+            "step_trace": None if steps.order is None else steps.order.trace(),
         }
+        if steps.order is not None and steps.order.problem is not None:
+            self.note_once(f"the order of the step was not recorded: {steps.order.problem}")
         self.courses = steps.ledger.courses()
         for note in steps.ledger.notes:
             self.note_once(note)

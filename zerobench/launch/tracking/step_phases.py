@@ -28,6 +28,7 @@ from zerobench.rank.ledger.recorder import (
     TimedPhases,
     settle_collectives,
 )
+from zerobench.rank.ledger.script_order import ScriptOrder
 from zerobench.rank.ledger.storages import StorageCounter
 from zerobench.rank.ledger.traffic import Traffic
 from zerobench.rank.nvml.nvml import DeviceReader
@@ -46,7 +47,9 @@ class StepPhases:
         kinds: list[str],
         *,
         in_own_process: bool = True,
+        order: ScriptOrder | None = None,
     ) -> None:
+        """`order` records what a steady step issues; None: nobody does."""
         self.kinds = kinds
         self.index = 0
         self.is_open = False
@@ -54,10 +57,17 @@ class StepPhases:
         self.marks = Marks()
         self.nvme = nvme
         self.sites = ModelSites(module)
-        self.ledger = Ledger(device.torch_device, walk, in_own_process=in_own_process, sites=self.sites)
+        self.order = order
+        self.ledger = Ledger(
+            device.torch_device,
+            walk,
+            StorageCounter if order is None else order.counter,
+            in_own_process=in_own_process,
+            sites=self.sites,
+        )
         self.rows = DeviceRows(device, DeviceReader.open(device.uuid)) if device.is_cuda else None
         self._module = weakref.ref(module)
-        self._traffic = Traffic()
+        self._traffic = Traffic() if order is None else order.traffic
         self.memory = MemoryPhases(self.ledger, device, self.marks, nvme, self._traffic, self.rows, settle_collectives)
         self._timed = TimedPhases(device, self.marks)
         self._phases = {"timed": self._timed.phase, "warmup": PlainPhases(self.marks).phase}
@@ -111,6 +121,8 @@ class StepPhases:
                     account.forget(self.memory.kind)
             settle_collectives()
             self._step.enter_context(self.ledger.tracking(self._module()))
+            if self.order is not None and self.memory.kind is StepKind.STEADY:
+                self._step.enter_context(self.order.listening())
         elif leads_to_memory(self.kinds, self.index):
             self._step.enter_context(self.ledger.watching(self._module()))
         elif self.kind == "timed":
@@ -120,6 +132,7 @@ class StepPhases:
     def close(self) -> None:
         """End the current step."""
         self.leave()
+        self._traffic.is_between = False
         self._step.close()
         self.is_open = False
         self.index += 1
@@ -131,6 +144,7 @@ class StepPhases:
         if self.phase is phase:
             return
         self.leave()
+        self._traffic.is_between = False
         context = self._phases.get(self.kind, self.memory.phase)(phase)
         context.__enter__()
         self._in_phase = (phase, context)
@@ -140,6 +154,8 @@ class StepPhases:
         if self._in_phase is not None:
             context, self._in_phase = self._in_phase[1], None
             context.__exit__(None, None, None)
+            # Gradients are clipped and unscaled here: it belongs to the step's order, and to no phase's bytes.
+            self._traffic.is_between = self.under_ledger and self.memory.kind is StepKind.STEADY
 
     def drop(self, error: BaseException | None) -> None:
         """Leave an unfinished step: nothing of its last phase is accounted for."""

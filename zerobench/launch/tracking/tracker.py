@@ -42,6 +42,7 @@ from zerobench.rank.ledger.failures import describe
 from zerobench.rank.ledger.held import REFUSED, Holdings
 from zerobench.rank.ledger.host import resident_bytes
 from zerobench.rank.ledger.recorder import NvmeAccount
+from zerobench.rank.ledger.script_order import ScriptOrder
 from zerobench.rank.ledger.storages import StorageCounter, tensors_in
 from zerobench.records.progress import ProgressFile
 from zerobench.records.records import HostStanding
@@ -102,7 +103,7 @@ class Tracker:
 
     `kinds` are the purposes of its steps (zerobench.config.derived.step_plan.step_kinds). `in_own_process` is True if
     the kernel's figures for this process are the training's, which they are not for emulated memory. `nvme` makes the
-    account of swapped tensors.
+    account of swapped tensors. `order` records what a steady step issues.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Tracker:
         *,
         in_own_process: bool = True,
         nvme: Callable[[str | None, int], NvmeAccount] = NvmeAccount,
+        order: ScriptOrder | None = None,
     ) -> None:
         self._rank = this_rank()
         self._work = work
@@ -133,6 +135,7 @@ class Tracker:
             nvme(self._tracked.swap_folder, self._rank.rank),
             kinds,
             in_own_process=in_own_process,
+            order=order,
         )
         self._steps.ledger.tell_host = self._progress.tell_host
         if in_own_process:  # where it is not, the memory that was refused is not that of the training

@@ -198,7 +198,8 @@ class MemoryPhases:
         with self._marks.mark(phase), self._ledger.phase(self.kind, phase):
             with self._nvme.phase(self.kind, phase), self._traffic.counted(self.kind, phase):
                 yield
-                self._device.synchronize()
+                with self._traffic.paused():
+                    self._device.synchronize()
             self._settle()  # within what is accounted for, and not within the time that swapping took
         if self._rows is not None:
             self._rows.note(self.kind, phase, self._ledger.peak_occupied_bytes)

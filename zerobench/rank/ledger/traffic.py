@@ -18,8 +18,11 @@ class Traffic:
     phase: tuple[StepKind, Phase] | None = None
     _calls: dict[tuple[StepKind, Phase, str, int, int | None], list[int]] = field(default_factory=dict)
     _flops: dict[tuple[StepKind, Phase], int] = field(default_factory=dict)
+    is_between: bool = False
+    """Whether a step is between two phases: what is issued there belongs to its order, and to no phase's figures."""
     _recorder: Recorder | None = None
     _stream: Callable[[], int] = lambda: 0
+    _is_paused: bool = False
 
     @contextmanager
     def counted(self, step: StepKind, phase: Phase) -> Iterator[None]:
@@ -30,21 +33,34 @@ class Traffic:
         yield
         self.phase = None
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out of the order what happens inside: the ledger's own work."""
+        self._is_paused = True
+        yield
+        self._is_paused = False
+
     def forget(self, step: StepKind) -> None:
         """Drop what was counted in a kind of step, so that only its last repetition is reported."""
         self._calls = {key: entry for key, entry in self._calls.items() if key[0] is not step}
         self._flops = {key: flops for key, flops in self._flops.items() if key[0] is not step}
         if self._recorder is not None:
-            self._recorder = Recorder()
+            self._recorder = Recorder(self._recorder.most_items)
 
-    def record_order(self, stream: Callable[[], int]) -> None:
-        """From now on take down what a steady step issues; `stream` says which stream is current."""
-        self._recorder, self._stream = Recorder(), stream
+    def record_order(self, stream: Callable[[], int], most_items: int | None = None) -> None:
+        """From now on take down what a steady step issues; `stream` says which stream is current.
+
+        A step of more than `most_items` has no trace.
+        """
+        self._recorder, self._stream = Recorder(most_items), stream
 
     @property
     def issued(self) -> Recorder | None:
         """What takes it down, while a steady step is under way."""
-        return self._recorder if self.phase is not None and self.phase[0] is StepKind.STEADY else None
+        if self._is_paused:
+            return None
+        is_steady = self.is_between if self.phase is None else self.phase[0] is StepKind.STEADY
+        return self._recorder if is_steady else None
 
     def trace(self) -> str | None:
         """The steady step's order, packed (zerobench.estimate.time.trace); None where nobody took it down."""
@@ -58,11 +74,12 @@ class Traffic:
 
         Where order is taken down, gives what is to be called by those who wait for it.
         """
-        if self.phase is None or group_size <= 1:
+        if group_size <= 1:
             return None
-        entry = self._calls.setdefault((*self.phase, kind, group_size, num_nodes), [0, 0])
-        entry[0] += 1
-        entry[1] += message_bytes
+        if self.phase is not None:
+            entry = self._calls.setdefault((*self.phase, kind, group_size, num_nodes), [0, 0])
+            entry[0] += 1
+            entry[1] += message_bytes
         if self.issued is None:
             return None
         number = self.issued.call(self._stream(), kind, group_size, num_nodes, message_bytes)

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.flop_counter import flop_registry
 
 from zerobench.config.derived.strategy import strategy_info, uses_deepspeed
 from zerobench.config.hardware.hardware import find_gpu
@@ -21,16 +20,12 @@ from zerobench.emulator.inside import kernels
 from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
 from zerobench.emulator.inside.account import outside_torch
 from zerobench.rank.ledger.device import Device
-from zerobench.rank.ledger.heard_collectives import HearingCounter
-from zerobench.rank.ledger.storages import Listener
-from zerobench.rank.ledger.traffic import Traffic
+from zerobench.rank.ledger.emulated_order import EmulatedCounter, EmulatedOrder, current_stream
+from zerobench.rank.ledger.order import Order
 from zerobench.rank.nvml.nvml import DeviceReader
 from zerobench.rank.worlds.base import no_values
 from zerobench.rank.worlds.deviceless import DevicelessWorld
-from zerobench.rank.worlds.emulated_order import EmulatedOrder, current_stream
-from zerobench.rank.worlds.order import Order
 from zerobench.rank.worlds.simulation import shortcuts
-from zerobench.rank.worlds.simulation.costs import flops_of
 from zerobench.records.progress import Rank
 from zerobench.records.records import ContextMemory
 
@@ -52,6 +47,7 @@ class EmulatedWorld(DevicelessWorld):
         torch.cuda.set_device(device)
         order = Order(self.traffic, current_stream)
         self._order = EmulatedOrder(order, waits_at_the_end=self.trial.strategy == "ddp")
+        self._order.install()
         if uses_deepspeed(self.trial):
             self._order.watch_engine()
         properties: Any = torch.cuda.get_device_properties(device)
@@ -122,31 +118,3 @@ class PeersWorld(EmulatedWorld):
         """The store of torch that the process above the ranks holds."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         return dist.TCPStore(address, port, rank.world_size, is_master=False)  # type: ignore[attr-defined] # public
-
-
-class EmulatedCounter(HearingCounter):
-    """Counts storages on device and host, and hears the order of work."""
-
-    def __init__(self, observe: Callable[[], Any], traffic: Traffic, ranks_per_node: int, order: EmulatedOrder) -> None:
-        super().__init__(observe, traffic.collective, ranks_per_node)
-        self._count_flops = traffic.add_flops
-        self._order = order
-
-    def _listener(self, func: Any) -> Listener | None:
-        heard, formula = super()._listener(func), flop_registry.get(func._overloadpacket)
-        if heard is not None:
-            return heard
-        issued = self._order.listener(func)
-        if formula is None:
-            return issued
-
-        def listens(args: Any, kwargs: Any, out: Any) -> None:
-            self._count_flops(flops_of(formula, args, kwargs, out))
-            if issued is not None:
-                issued(args, kwargs, out)
-
-        return listens
-
-    def _began(self, func: Any, args: tuple[Any, ...], out: Any, waited: Any) -> None:
-        if waited is not None:
-            self._order.began(func, args, out, waited)

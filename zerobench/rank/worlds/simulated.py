@@ -20,12 +20,12 @@ from zerobench.estimate.allocator.allocator_settings import settings_notes
 from zerobench.rank.ledger.cuda import AllocatorTotals
 from zerobench.rank.ledger.device import Device
 from zerobench.rank.ledger.engine_tensors import NamedTensor
+from zerobench.rank.ledger.order import Order
 from zerobench.rank.ledger.recorder import DeviceRows
 from zerobench.rank.ledger.storages import StorageCounter
 from zerobench.rank.nvml.nvml import DeviceReader
 from zerobench.rank.worlds import instant_group, simulation
 from zerobench.rank.worlds.deviceless import DevicelessWorld
-from zerobench.rank.worlds.order import Order
 from zerobench.rank.worlds.simulation import hooks, streams
 from zerobench.rank.worlds.simulation.absent_files import files_without_values
 from zerobench.rank.worlds.simulation.allocator import SimulatedRows

@@ -16,6 +16,8 @@ def verdict_of(runs: Sequence[store.Run]) -> RunVerdict | None:
 def verdict_sentences(told: RunVerdict) -> Iterator[str]:
     """The verdict, then what was tried, a sentence for each change."""
     yield told.verdict
+    if told.speed is not None:
+        yield f"Speed: {told.speed}."
     if told.not_tried is not None:
         yield f"No changes tried: {told.not_tried}."
     if told.changes:

@@ -123,6 +123,14 @@ def expected_speed(row: TrialFigures, expected: Interval) -> str:
     return f"{middle} tokens/s expected ({low} to {high}), {format_seconds(expected.step_s)} per step{mfu}"
 
 
+def script_speed(row: TrialFigures, expected: Interval) -> str:
+    """The step of a user's script with its interval, and tokens/s where the script says how many a step has."""
+    if all(map(row.trial.spec.knows, ("micro_batch_size", "gradient_accumulation_steps", "sequence_length"))):
+        return expected_speed(row, expected)
+    low, middle, high = map(format_seconds, (expected.low_s, expected.step_s, expected.high_s))
+    return f"{middle} per step expected ({low} to {high})"
+
+
 _HARDLY = 0.95
 """Of a node's memory free: what a trial needs there that offloads nothing is then not worth a word."""
 

@@ -33,6 +33,7 @@ from zerobench.launch.tracking.tracker import Tracker
 from zerobench.launch.tracking.work import Work
 from zerobench.rank.ledger.held import Holdings
 from zerobench.rank.ledger.recorder import NvmeAccount
+from zerobench.rank.ledger.script_order import ScriptOrder
 from zerobench.rank.ledger.sites import SiteFinder
 from zerobench.rank.ledger.storages import StorageCounter
 from zerobench.records.folder import TRIAL_VARIABLE, TrialFolder
@@ -149,7 +150,8 @@ class Follower:
         folder = TrialFolder(Path(os.environ[TRIAL_VARIABLE]))
         agreed = Agreement(folder, part.ranks_per_node, part.node, is_first_of_node=False, speaks=part.speaks)
         trial = work.trial(folder.path.name, StepsSpec(), None)
-        self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False, nvme=_nvme)
+        order = ScriptOrder(part.ranks_per_node, waits_at_the_end=trial.strategy == "ddp")
+        self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False, nvme=_nvme, order=order)
         self._tracker.look_back(self._at_start)
 
     def _held(self) -> tuple[Holdings, str]:

@@ -12,7 +12,9 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import backend_registration
 from torch.utils._device import DeviceContext
 
-DEVICE = "simgpu"
+from zerobench.rank.ledger.costs import SIMULATED_DEVICE as DEVICE
+
+__all__ = ["DEVICE", "register"]
 
 _real_tensor: Any = torch.tensor
 

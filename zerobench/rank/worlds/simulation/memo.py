@@ -18,8 +18,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
 
+from zerobench.rank.ledger.costs import runs_nothing
 from zerobench.rank.worlds.simulation.collectives import KINDS
-from zerobench.rank.worlds.simulation.costs import runs_nothing
 
 _META = torch.device("meta")
 _UNKEYED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)

@@ -15,9 +15,11 @@ import torch.distributed as dist
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.estimate.time.trace import EventRecord, EventWait
+from zerobench.rank.ledger.costs import VALUE, cost_of, flops_of, runs_nothing
+from zerobench.rank.ledger.heard_collectives import HearingCounter
+from zerobench.rank.ledger.order import Order
 from zerobench.rank.ledger.storages import Listener
-from zerobench.rank.worlds.order import Order
-from zerobench.rank.worlds.simulation.costs import VALUE, cost_of, flops_of, runs_nothing
+from zerobench.rank.ledger.traffic import Traffic
 
 _ATTENTION = "_scaled_dot_product_"
 _ITEM = torch.ops.aten._local_scalar_dense.default
@@ -37,15 +39,29 @@ def _number(address: int) -> int:
 
 
 class EmulatedOrder:
-    """Lets `order` hear all of it."""
+    """Lets `order` hear all of it, from `install` until `restore`."""
 
     def __init__(self, order: Order, *, waits_at_the_end: bool) -> None:
-        """For the rest of the process. `waits_at_the_end`: of backward, for all collectives that it began."""
+        """`waits_at_the_end`: of backward, for all collectives that it began."""
         self._order, self._waits_at_the_end = order, waits_at_the_end
         self._under_way: dict[int, tuple[Any, Callable[[], None]]] = {}
         self._events = count()
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def install(self) -> None:
+        """Replace the methods of torch that record events and wait."""
         self._watch_events()
         self._watch_works()
+
+    def restore(self) -> None:
+        """Put torch's own methods back."""
+        while self._replaced:
+            setattr(*self._replaced.pop())
+        self._under_way.clear()
+
+    def _replace(self, owner: Any, name: str, function: Any) -> None:
+        self._replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, function)
 
     def listener(self, func: Any) -> Listener | None:
         """Who hears of each call of an operation that is no collective."""
@@ -97,7 +113,7 @@ class EmulatedOrder:
                 entry[1]()
             return done
 
-        dist.Work.wait = waited  # type: ignore[method-assign, assignment]
+        self._replace(dist.Work, "wait", waited)
 
     def _watch_events(self) -> None:
         event: Any = torch.cuda.Event
@@ -118,7 +134,8 @@ class EmulatedOrder:
             if hasattr(event, _NUMBER):
                 self._order.issue(EventWait(None, getattr(event, _NUMBER)))
 
-        event.record, event.wait, event.synchronize = recorded, waits, synchronized
+        for name, function in (("record", recorded), ("wait", waits), ("synchronize", synchronized)):
+            self._replace(event, name, function)
         stream_class: Any = torch.cuda.Stream
         stream_synchronize = stream_class.synchronize
 
@@ -126,7 +143,7 @@ class EmulatedOrder:
             stream_synchronize(stream)
             stream.record_event().synchronize()
 
-        stream_class.synchronize = stream_synchronized
+        self._replace(stream_class, "synchronize", stream_synchronized)
 
     def watch_engine(self) -> None:
         """DeepSpeed waits for the whole device through its accelerator."""
@@ -151,3 +168,31 @@ def _is_asynchronous(func: Any, args: Sequence[Any]) -> bool:
 
 def _of(stream: Any) -> int:
     return current_stream() if stream is None else _number(stream.cuda_stream)
+
+
+class EmulatedCounter(HearingCounter):
+    """Counts storages on device and host, and hears the order of work."""
+
+    def __init__(self, observe: Callable[[], Any], traffic: Traffic, ranks_per_node: int, order: EmulatedOrder) -> None:
+        super().__init__(observe, traffic.collective, ranks_per_node)
+        self._count_flops = traffic.add_flops
+        self._order = order
+
+    def _listener(self, func: Any) -> Listener | None:
+        heard, formula = super()._listener(func), flop_registry.get(func._overloadpacket)
+        if heard is not None:
+            return heard
+        issued = self._order.listener(func)
+        if formula is None:
+            return issued
+
+        def listens(args: Any, kwargs: Any, out: Any) -> None:
+            self._count_flops(flops_of(formula, args, kwargs, out))
+            if issued is not None:
+                issued(args, kwargs, out)
+
+        return listens
+
+    def _began(self, func: Any, args: tuple[Any, ...], out: Any, waited: Any) -> None:
+        if waited is not None:
+            self._order.began(func, args, out, waited)

@@ -22,8 +22,9 @@ from torch.utils.flop_counter import (
 
 from zerobench.common.malloc import MAPPED_FROM_BYTES
 from zerobench.estimate.time.trace import Product
-from zerobench.rank.worlds.simulation.device import DEVICE
 
+SIMULATED_DEVICE = "simgpu"
+"""Device type of the simulated GPU (zerobench.rank.worlds.simulation.device)."""
 _ATEN = torch.ops.aten
 _FREE = {
     getattr(_ATEN, name)
@@ -60,7 +61,7 @@ class Where(StrEnum):
     DOWN = "down"
 
 
-_DEVICES = {DEVICE, "cuda"}
+_DEVICES = {SIMULATED_DEVICE, "cuda"}
 """Types of the device: the simulated GPU's, and the emulated one's, which is CUDA's own."""
 
 

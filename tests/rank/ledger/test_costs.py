@@ -9,7 +9,7 @@ from torch.utils import flop_counter
 from torch.utils.flop_counter import flop_registry
 
 from tests.tools.known import known
-from zerobench.rank.worlds.simulation.costs import Cost, Where, cost_of, flops_of
+from zerobench.rank.ledger.costs import Cost, Where, cost_of, flops_of
 
 ATEN = torch.ops.aten
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from zerobench.estimate.time import trace
 from zerobench.estimate.time.trace import Host, HostCopy, Kernels, PageMapping, Recorder
-from zerobench.rank.worlds.order import Order
-from zerobench.rank.worlds.simulation.costs import Cost, Where
+from zerobench.rank.ledger.costs import Cost, Where
+from zerobench.rank.ledger.order import Order
 
 
 def test_attention_of_a_cpu_is_told_by_its_flops_and_all_else_by_what_it_moves(monkeypatch):
     monkeypatch.setattr(trace, "_listener", None)
     recorder = Recorder()
-    traffic: Any = SimpleNamespace(issued=recorder, record_order=lambda _stream: None)
+    traffic: Any = SimpleNamespace(issued=recorder, record_order=lambda *_: None)
     order = Order(traffic, lambda: 0, on_gpu=False)
     order.charge(Cost(Where.HOST, attention_flops=20))
     order.charge(Cost(Where.HOST, attention_flops=50, is_backward=True))
@@ -28,7 +28,7 @@ def test_attention_of_a_cpu_is_told_by_its_flops_and_all_else_by_what_it_moves(m
 def test_what_is_cast_goes_to_the_device_after_it_and_comes_from_it_before(monkeypatch):
     monkeypatch.setattr(trace, "_listener", None)
     recorder = Recorder()
-    traffic: Any = SimpleNamespace(issued=recorder, record_order=lambda _stream: None)
+    traffic: Any = SimpleNamespace(issued=recorder, record_order=lambda *_: None)
     order = Order(traffic, lambda: 0)
     cast = Cost(Where.UP, moved_bytes=2 << 20, blocks=True, cast_bytes=6 << 20, mapped_bytes=2 << 20)
     order.charge(cast)

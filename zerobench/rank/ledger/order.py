@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from zerobench.estimate.time import trace
 from zerobench.estimate.time.trace import DeviceWork, Host, HostCopy, Item, PageMapping
+from zerobench.rank.ledger.costs import Cost, Where
 from zerobench.rank.ledger.traffic import Traffic
-from zerobench.rank.worlds.simulation.costs import Cost, Where
 
 _SMALL_BYTES = 1 << 16
 """Of host work that takes no time to speak of: step counters, a norm."""
@@ -14,10 +14,14 @@ _SMALL_BYTES = 1 << 16
 class Order:
     """Hears what each operation costs, and what no operation shows: waits, updates on the host, drives."""
 
-    def __init__(self, traffic: Traffic, stream: Callable[[], int], *, on_gpu: bool = True) -> None:
-        """`stream` says which stream is current; not `on_gpu`: the processor is the device."""
+    def __init__(
+        self, traffic: Traffic, stream: Callable[[], int], *, on_gpu: bool = True, most_items: int | None = None
+    ) -> None:
+        """`stream` says which stream is current; not `on_gpu`: the processor is the device. A step of more than
+        `most_items` has no trace.
+        """
         self._traffic, self._stream, self._on_gpu = traffic, stream, on_gpu
-        traffic.record_order(stream)
+        traffic.record_order(stream, most_items)
         trace.listen(self.issue)
 
     @property
@@ -34,19 +38,20 @@ class Order:
         else:
             self._traffic.issued.add(item)
 
-    def attention(self, flops: int, *, is_backward: bool) -> None:
+    def attention(self, flops: int, *, is_backward: bool, kind: trace.Attention | None = None) -> None:
         """A fused kernel of attention."""
         if self._traffic.issued is not None:
-            self._traffic.issued.attention(self._stream(), flops, is_backward=is_backward)
+            self._traffic.issued.attention(self._stream(), flops, is_backward=is_backward, kind=kind)
 
-    def charge(self, cost: Cost) -> None:
+    def charge(self, cost: Cost, dtype: str = "") -> None:
+        """An operation. `dtype` of its products; empty: the trial's precision."""
         issued, stream = self._traffic.issued, self._stream()
         if issued is None:
             return
         if cost.attention_flops:
             issued.attention(stream, cost.attention_flops, is_backward=cost.is_backward)
         elif cost.where is Where.DEVICE or not self._on_gpu:
-            issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
+            issued.kernel(stream, cost.product, cost.moved_bytes, cost.times, dtype=dtype)
         elif cost.where is Where.HOST:
             self._on_host(issued, cost.moved_bytes, cost.mapped_bytes)
         else:
