@@ -20,7 +20,6 @@ MARKER = "fast"
 SLOWER = {
     "tests/benchmarks/test_emulated_speed.py::test_processor_seconds": "processes that are measured",
     "tests/benchmarks/timing/test_drawn.py::test_both_times": "a simulator",
-    "tests/benchmarks/timing/test_gloo_times.py": "torch, and ranks",
     "tests/benchmarks/gpu_campaign/test_campaign.py": "parts of the campaign",
     "tests/benchmarks/test_loading.py": "torch",
     "tests/benchmarks/gpu_campaign/test_judgement.py": "git, which says of what commit a figure is",
@@ -50,7 +49,6 @@ SLOWER = {
     "tests/app/search/test_changes.py::test_without_page_locks": "a simulator",
     "tests/app/search/test_changes_on_cpu.py::test_each_change": "a simulator",
     "tests/app/search/test_changes_on_cpu.py::test_only_what": "a simulator",
-    "tests/app/search/test_changes_on_cpu.py::test_what_a_change_costs": "a simulator",
     "tests/app/search/test_fastest.py::test_a_run_holds": "a run, which asks the machine's programs",
     "tests/app/search/test_fastest.py::test_a_world_where": "a run, which asks the machine's programs",
     "tests/app/search/test_fastest.py::test_rounds_join": "a run, which asks the machine's programs",

@@ -148,7 +148,7 @@ def test_why_a_script_has_no_time_is_said() -> None:
     copies.add(HostCopy(0, True, 10**9, blocks=True))
     reduces = Recorder()
     reduces.call(0, "all_reduce", 8, 1, 10**9)
-    said = {
+    said: dict[str, tuple[StepTrace | None, dict[str, Any]]] = {
         "no steady step was recorded: two optimizer steps must be played (--steps 2)": (None, {}),
         "pipeline: the order of one stage does not show how long it waits for others": (step(record=sends), {}),
         "rate of the link unknown for all_reduce": (step(record=reduces), {"link_gb_per_s": None}),

@@ -163,12 +163,10 @@ def test_updates_on_the_host_and_drives_take_their_time_beside_each_other() -> N
     assert found.passes_s == 0
 
 
-def test_the_processor_that_computes_makes_new_memory_ready() -> None:
-    pace = replace(PACE, mapped_byte_s=1.0, computes_on_host=True)
-    assert played(kernel(2), item(PageMapping(3)), kernel(1), pace=pace).step_s == 6
+def test_the_host_makes_new_memory_ready_beside_the_gpu() -> None:
+    pace = replace(PACE, mapped_byte_s=1.0)
     assert played(kernel(2), item(PageMapping(3)), kernel(1)).step_s == 3
-    beside_gpu = replace(pace, computes_on_host=False)
-    assert played(kernel(2), item(PageMapping(3)), kernel(1), pace=beside_gpu).step_s == 4
+    assert played(kernel(2), item(PageMapping(3)), kernel(1), pace=pace).step_s == 4
 
 
 def test_who_waits_for_what_was_read_does_not_wait_for_what_is_written() -> None:

@@ -1,7 +1,6 @@
 """Changes that make a trial of CPU ranks fit its node: all that their tensors hold is the host's, so none is moved.
 
-What each costs is told by expected time where rates of such ranks are known: those of one machine, since nobody has
-measured this one (estimate/time/cpu_ranks.py). Of other ranks it is told by what they compute, and that is said.
+No time is expected of CPU ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,18 +18,15 @@ from zerobench.config.rules.rules import find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.sweep.plan import STEPS, document
-from zerobench.config.trial.trial import OFFLOADS, Evidence, Offload, Precision, PredictionSpec, TrialSpec
-from zerobench.estimate.time.cpu_ranks import RANKS, Thread, engine_of, replayed, shipped_rates, shipped_threads
-from zerobench.estimate.time.trace import unpack
+from zerobench.config.trial.trial import OFFLOADS, Evidence, PredictionSpec, TrialSpec
 from zerobench.launch.run.observer import Observer
 from zerobench.records.records import RankRecord
 from zerobench.records.store import load_run
 from zerobench.records.trials import Trial, ended_trials, is_whole
-from zerobench.report.explain.changes import ChangeOutcome, share_slower
+from zerobench.report.explain.changes import ChangeOutcome
 from zerobench.report.explain.topic import Topic, says
 
 _NO_TENSORS = {Category.TOTAL, Category.REST_OF_PROCESS}
-_BY_FLOPS = "by what is computed"
 
 
 def runs_on_cpu(trial: Trial) -> bool:
@@ -67,12 +63,11 @@ def room_of(trial: Trial, node_bytes: int | None) -> Room:
 
 @dataclass(frozen=True)
 class ChangesOnCpu:
-    """What a trial of CPU ranks needs as it is, each change of it, and by what its cost is told."""
+    """What a trial of CPU ranks needs as it is, and each change of it."""
 
     unchanged: ChangeOutcome
     changes: Sequence[ChangeOutcome]
     room: Room
-    cost_basis: str
 
 
 SimulatedChange = tuple[ChangeNames, Trial | None]
@@ -93,43 +88,15 @@ def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[Simu
     return [(words, known.get(item.trial.trial_id)) for (words, _), item in zip(wanted, planned, strict=True)]
 
 
-def judged_on_cpu(
-    trial: Trial, simulated: Sequence[SimulatedChange], node_bytes: int | None, cores: int | None
-) -> ChangesOnCpu:
-    """What `trial` itself needs of what refused it, and each change of it, and in what time: its node has `cores`."""
+def judged_on_cpu(trial: Trial, simulated: Sequence[SimulatedChange], node_bytes: int | None) -> ChangesOnCpu:
+    """What `trial` itself needs of what refused it, and each change of it."""
     room = room_of(trial, node_bytes)
-    without_time = why_no_rates(trial.spec, cores)
-    cost = _computed if without_time else _step_s
-    slower_by = _BY_FLOPS if without_time else ""
     tried = []
-    _, usual = simulated[0]
     for words, made in simulated:
         needed = None if made is None else room.needed_bytes(made)
-        slower = None if made is None or usual is None else share_slower(cost(made), cost(usual))
         fits = needed is not None and (room.size_bytes is None or needed <= room.size_bytes)
-        outcome = ChangeOutcome(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by, on_host=room.name)
-        tried.append(outcome)
-    return ChangesOnCpu(tried[0], tried[1:], room, _cost_basis(without_time))
-
-
-def why_no_rates(spec: TrialSpec, cores: int | None) -> str | None:
-    """Why no time is expected of such CPU ranks; None where one is."""
-    threads = spec.threads_per_rank or (None if cores is None else max(1, cores // spec.gpus_per_node))
-    if spec.precision is not Precision.FP32:
-        return f"{spec.precision.value}; rates are known in fp32"
-    if spec.world_size > RANKS or spec.num_nodes > 1:
-        return f"{spec.world_size} ranks; rates are known of up to {RANKS} on one node"
-    if threads != 1:
-        return f"{threads or 'unknown'} threads a rank; rates are known of one"
-    if spec.offload_param is not Offload.NONE or engine_of_trial(spec) not in shipped_threads():
-        return f"rates of {engine_of_trial(spec)} with such an offload are not known"
-    return None
-
-
-def _cost_basis(without_time: str | None) -> str:
-    if without_time is None:
-        return f"Slower: expected time, at the rates of {shipped_rates().machine}; those of this machine are not known."
-    return f"Slower: FLOPs alone, which is not time ({without_time})."
+        tried.append(ChangeOutcome(words, fits, None, needed, on_cpu=True, on_host=room.name))
+    return ChangesOnCpu(tried[0], tried[1:], room)
 
 
 def unchanged_on_cpu(unchanged: ChangeOutcome, room: Room) -> list[Topic]:
@@ -171,22 +138,3 @@ def _beside_tensors(trial: Trial) -> int:
     standing = trial.record.failure.host_standing if trial.record.failure is not None else None
     seen = 0 if standing is None else standing.by_category.get(Category.REST_OF_PROCESS, 0)
     return max([seen, *rests])
-
-
-def engine_of_trial(spec: TrialSpec) -> str:
-    """By whose thread it goes."""
-    return engine_of(spec.strategy, offloads=spec.offload_optimizer is not Offload.NONE)
-
-
-def _step_s(trial: Trial) -> float | None:
-    """Seconds of a steady step of one rank, by replay of what its engine issued."""
-    pace: Thread | None = shipped_threads().get(engine_of_trial(trial.spec))
-    trace = next((rank.step_trace for rank in trial.ranks), None)
-    timeline = None if pace is None or trace is None else replayed(unpack(trace), pace)
-    return None if timeline is None else timeline.step_s
-
-
-def _computed(trial: Trial) -> float | None:
-    """FLOPs of a steady step of one rank."""
-    counted = [row.flops for rank in trial.ranks[:1] for row in rank.flops if row.step is StepKind.STEADY]
-    return float(sum(counted)) if counted else None

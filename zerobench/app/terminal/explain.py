@@ -35,7 +35,7 @@ from zerobench.report.explain.savings import offered
 from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief, says
 from zerobench.report.explain.trial import explain as topics_of
 from zerobench.report.explain.what_if import what_if_topic
-from zerobench.report.figures.environment_facts import Environment, cores_of_node, memory_of_node, versions
+from zerobench.report.figures.environment_facts import Environment, memory_of_node, versions
 from zerobench.report.figures.notes import listed
 
 _WIDTHS = (40, 100)
@@ -100,11 +100,8 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
     node_bytes = memory_of_node(environment)
     if runs_on_cpu(trial):
         simulated = changes_on_cpu(trial, reports, prediction_view())
-        judged = judged_on_cpu(trial, simulated, node_bytes, cores_of_node(environment))
-        return [
-            *unchanged_on_cpu(judged.unchanged, judged.room),
-            changes_topic(judged.changes, judged.cost_basis),
-        ]
+        judged = judged_on_cpu(trial, simulated, node_bytes)
+        return [*unchanged_on_cpu(judged.unchanged, judged.room), changes_topic(judged.changes)]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     remedies = [] if seen is None else offered(trial, seen)

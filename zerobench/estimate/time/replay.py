@@ -66,7 +66,6 @@ class Pace:
     drive_bytes_per_s: float | None = None
     mapped_byte_s: float = 0.0
     """In which a byte of memory that is mapped anew is made ready."""
-    computes_on_host: bool = False
     head: Head | None = None
     """Last in a forward pass and first in backward; None: not told apart."""
     head_launch_s: float = 0.0
@@ -220,10 +219,7 @@ class _Clocks:
                 for name, is_awaited in (("NVMe reads", reads), ("NVMe writes", writes)):
                     self._host = max(self._host, self._lanes[name] if is_awaited else 0.0)
             case PageMapping(nbytes):
-                at = self._host
-                if self._pace.computes_on_host:  # the processor that computes does it
-                    at = max((at, *self._streams.values()))
-                self._host = self._occupy("host", "mapped memory", at, nbytes * self._pace.mapped_byte_s)
+                self._host = self._occupy("host", "mapped memory", self._host, nbytes * self._pace.mapped_byte_s)
             case PhaseStart(phase):
                 if phase == UPDATE and self._phase != UPDATE:
                     self.passes_s = self.last_s

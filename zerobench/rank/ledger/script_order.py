@@ -189,6 +189,6 @@ def _dtype(args: Any, *, rounds: bool | None = None) -> str:
     return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
-_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"} | {
+_NAMES: dict[torch.dtype, str] = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"} | {
     getattr(torch, name): "fp8" for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)
 }

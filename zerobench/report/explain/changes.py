@@ -34,9 +34,7 @@ class ChangeOutcome:
     either not."""
     on_host: str = "a node's memory"
     on_cpu: bool = False
-    """Of CPU ranks, which have no GPU."""
-    slower_by: str = ""
-    """By what, where it is not expected time."""
+    """Of CPU ranks, which have no GPU and no expected time."""
 
     @property
     def text(self) -> str:
@@ -44,8 +42,8 @@ class ChangeOutcome:
         device = "" if self.on_cpu else f"{format_bytes(self.needed_bytes)} per GPU"
         host = "" if not self.host_node_bytes else f"{format_bytes(self.host_node_bytes)} of {self.on_host}"
         needs = " and ".join(filter(None, (device, host)))
-        by = "" if self.slower is None else self.slower_by
-        return f"{', '.join(self.says)}: {needs}, {' '.join(filter(None, (slower_text(self.slower), by)))}"
+        cost = "" if self.on_cpu else f", {slower_text(self.slower)}"
+        return f"{', '.join(self.says)}: {needs}{cost}"
 
 
 def share_slower(step_s: float | None, unchanged_s: float | None) -> float | None:
@@ -73,13 +71,12 @@ def smallest(tried: Sequence[ChangeOutcome], most: int = MOST) -> list[ChangeOut
     )[:most]
 
 
-def changes_topic(tried: Sequence[ChangeOutcome], cost_basis: str | None = None) -> Topic:
-    """The smallest that fit, as predicted; `cost_basis`: a sentence on what they cost."""
+def changes_topic(tried: Sequence[ChangeOutcome]) -> Topic:
+    """The smallest that fit, as predicted."""
     changes = smallest(tried)
     title = "Changes that fit (predicted)" if changes else f"No change fits, of {len(tried)} predicted"
     near = min((change for change in tried if _needed(change)), key=_needed, default=None)
     least = [] if changes or near is None else says(f"Closest: {near.text}.")
-    basis = says(cost_basis) if cost_basis is not None and (changes or least) else []
     figures: dict[str, Any] = {
         "changes": [
             {
@@ -91,9 +88,9 @@ def changes_topic(tried: Sequence[ChangeOutcome], cost_basis: str | None = None)
             for change in changes
         ]
     }
-    if cost_basis is not None:
-        figures["cost_basis"] = cost_basis
-    return Topic(title, [*says(*(change.text for change in changes)), *least, *basis], figures)
+    if any(change.on_cpu for change in tried):
+        figures["cost_basis"] = None  # a key of older releases, which expected times of CPU ranks
+    return Topic(title, [*says(*(change.text for change in changes)), *least], figures)
 
 
 def unchanged_topic(row: TrialFigures | None) -> list[Topic]:

@@ -49,12 +49,6 @@ def memory_of_node(environment: Environment) -> int | None:
     return min((nbytes for nbytes in there if isinstance(nbytes, int)), default=None)
 
 
-def cores_of_node(environment: Environment) -> int | None:
-    """Processors that the run could use."""
-    cores = at(environment, *FACTS["cores"])
-    return cores if isinstance(cores, int) else None
-
-
 def gpu_names(environment: Environment) -> str | None:
     """`8 x NVIDIA H200`; None where the run's machine had none."""
     gpus = at(environment, "gpus")
