@@ -11,11 +11,13 @@ from tests.report.charts.drawing import SVG, root_of, said, texts
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from zerobench.common.units import format_bytes
-from zerobench.common.vocabulary import Place
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.records.instants import Instant
+from zerobench.records.records import Holder, PeakPart
 from zerobench.report.charts import bars
-from zerobench.report.charts.bar_marks import chart, cut
+from zerobench.report.charts.bar_marks import _description, chart, cut
 from zerobench.report.charts.render import drawing
-from zerobench.report.charts.stack import ORDER, Bar, stacked
+from zerobench.report.charts.stack import ORDER, Bar, parts_of, stacked
 from zerobench.report.export.run_frames import RunFrames
 from zerobench.report.tables.figure import Figure
 from zerobench.report.words.column_units import Unit
@@ -193,3 +195,19 @@ def test_the_figure_beside_a_bar_lies_on_one_side_of_the_capacity(scaling_frames
 def horizontal(mark: ET.Element) -> float:
     """Where a mark of the plot stands."""
     return float(re.findall(r"translate\(([-0-9.]+)", mark.attrib["transform"])[0])
+
+
+def test_a_part_says_on_hovering_who_holds_most_of_it() -> None:
+    holder = PeakPart(
+        total_bytes=3 * GIB, count=6, module="LlamaMLP", path="layers.*.mlp", holders=[Holder.AUTOGRAD], site=None
+    )
+    sizes = {Category.ACTIVATIONS: 4 * GIB, Category.PARAMETERS: GIB}
+    parts = {Category.ACTIVATIONS: [holder]}
+    seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, 5 * GIB, sizes, parts=parts)
+    bar = Bar("zero2", seen, parts_of(seen), is_measured=True)
+    told = {part.category: _description(bar, part) for part in bar.parts}
+    assert told["activations"] == (
+        "zero2, activations: 4.00 GiB, 80% of the peak; most: 3.00 GiB in 6 tensors held by autograd: saved for "
+        "backward in layers.*.mlp (LlamaMLP)"
+    )
+    assert told["parameters"] == "zero2, parameters: 1.00 GiB, 20% of the peak"
