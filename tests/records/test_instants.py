@@ -210,10 +210,10 @@ def test_a_peak_that_nobody_watched_is_the_rows_own_or_what_was_left(
 def test_the_process_of_a_prediction_is_no_part_of_the_trial(evidence: str, total: int, is_kept: bool) -> None:
     parts = {Category.PARAMETERS: 70, Category.REST_OF_PROCESS: 30}
     instant = Instant(0, StepKind.STEADY, Phase.STEP, 100, parts)
-    found = instant.of_trial(Evidence(evidence))
+    found = instant.exclude_predictor(Evidence(evidence))
     assert (found.total_bytes, Category.REST_OF_PROCESS in found.categories) == (total, is_kept)
     bare = Instant(0, StepKind.STEADY, Phase.STEP, 70, {Category.PARAMETERS: 70})
-    assert bare.of_trial(Evidence(evidence)) == bare
+    assert bare.exclude_predictor(Evidence(evidence)) == bare
 
 
 def test_a_server_is_named_and_its_peak_is_apart_from_its_workers() -> None:

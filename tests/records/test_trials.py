@@ -133,7 +133,7 @@ def test_parameters_are_those_that_the_first_rank_built_else_those_of_the_closed
     assert (num_trained(trial), num_params(trial)) == (10, 30)
     assert known(parameter_counts(trial)).other == 20
     nobody = trial.with_ranks(parameters=None)
-    assert parameters_built(nobody) is num_trained(nobody) is None
+    assert (parameters_built(nobody), num_trained(nobody)) == (None, None)
     assert parameter_counts(nobody) == by_form
     assert num_params(nobody) == by_form.total
 

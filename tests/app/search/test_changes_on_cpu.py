@@ -21,7 +21,7 @@ from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.observer import Observer
-from zerobench.records.records import CountedFlops, Failure, HostStanding, MemoryRow
+from zerobench.records.records import Failure, HostStanding, MemoryRow
 from zerobench.report.explain.changes import ChangeOutcome, changes_topic, smallest
 
 MIB = 2**20
@@ -199,24 +199,11 @@ def test_a_change_fits_that_needs_all_of_the_nodes_memory_and_no_byte_more(node_
     standing = HostStanding(at="the refusal", by_category={Category.REST_OF_PROCESS: 100})
     trial = killed().with_record(failure=_failed(standing))
     made = completed_trial(trial.spec).with_ranks(memory=[held(Category.PARAMETERS, 7)])
-    judged = judged_on_cpu(trial, [((), made), (("smaller",), made), (("failed",), None)], node_bytes, 2)
+    judged = judged_on_cpu(trial, [((), made), (("smaller",), made), (("failed",), None)], node_bytes)
     assert (judged.unchanged.host_node_bytes, judged.unchanged.fits) == (214, fits)
     smaller, failed = judged.changes
     assert (smaller.says, smaller.fits, smaller.host_node_bytes) == (("smaller",), fits, 214)
     assert (failed.says, failed.fits, failed.host_node_bytes, failed.slower) == (("failed",), False, None, None)
-
-
-def test_without_rates_a_change_is_as_much_slower_as_it_computes_more_in_a_steady_step_of_the_first_rank() -> None:
-    def counting(steady: int) -> SampleTrial:
-        kinds = ((StepKind.FIRST, 7 * steady), (StepKind.STEADY, steady), (StepKind.STEADY, 2 * steady))
-        flops = [CountedFlops(step=step, phase=Phase.FORWARD, flops=count) for step, count in kinds]
-        return completed_trial(killed().spec).with_rank(0, flops=flops)
-
-    made = judged_on_cpu(killed(), [((), counting(100)), (("more",), counting(150))], None, 2)
-    assert made.changes[0].slower == pytest.approx(0.5)
-    assert made.unchanged.slower == 0.0
-    none_known = judged_on_cpu(killed(), [((), None), (("more",), counting(150))], None, 2)
-    assert none_known.changes[0].slower is None
 
 
 @pytest.mark.parametrize(("devices", "expected"), [

@@ -1,6 +1,7 @@
 """The evidence that a search leaves: the decision, all that was tried, and how it was searched."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +27,17 @@ def row(micro_batch_size: int, step_s: float | None = 1.0, needs: float = 0.5, *
     spec = TrialSpec.model_validate({**usual, "micro_batch_size": micro_batch_size, "sequence_length": 1024, **fields})
     found = known(formula_row(spec, CLUSTER))
     expected = None if step_s is None else replace(known(found.expected), step_s=step_s, low_s=step_s / 2, high_s=2.0)
-    return replace(found, expected=expected, device_bytes=round(known(found.device.needed_bytes) / needs))
+    return replace(
+        found,
+        expected=expected,
+        fit=replace(
+            found.fit, device=replace(found.fit.device, capacity_bytes=round(known(found.device_needed_bytes) / needs))
+        ),
+    )
 
 
 def outcome(*cells: Cell) -> SearchOutcome:
-    return SearchOutcome(RunResult(RunFolder("run")), cells, num_rounds=3)
+    return SearchOutcome(RunResult(RunFolder(Path("run"))), cells, num_rounds=3)
 
 
 def cell(*rows: TrialFigures, untried: int = 0, failed: int = 0) -> Cell:
@@ -79,9 +86,9 @@ def test_a_variants_figures_are_in_bytes_and_seconds_with_the_axes_that_were_var
         "activation_checkpointing": True,
         "ds_config": {},
         "evidence": "formula",
-        "needed_bytes": chosen.device.needed_bytes,
-        "capacity_bytes": chosen.device_bytes,
-        "host_needed_bytes": chosen.host.needed_bytes,
+        "needed_bytes": chosen.device_needed_bytes,
+        "capacity_bytes": chosen.capacity_bytes,
+        "host_needed_bytes": chosen.host_needed_bytes,
         "has_room": True,
         "expected_step_s": 0.5,
         "expected_step_interval_s": (0.25, 2.0),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.terminal.conftest import Call
-from zerobench.app.terminal.strategies import entry
+from zerobench.app.terminal.strategies import strategy_topic
 from zerobench.common.environments import VARIABLE
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.derived.strategy import STRATEGIES, StrategyInfo
@@ -75,7 +75,7 @@ def test_one_that_cannot_run_here_says_why_and_in_which_worlds_it_cannot_be() ->
         exact=False,
         tolerance_reason="stale weights",
     )
-    text = as_text([entry(info, CPU)])
+    text = as_text([strategy_topic(info, CPU)])
     assert "here: no: needs a GPU" in text
     assert "not solo: its ranks speak to each other" in text
     assert "no batch_ramp: its schedule is made once" in text

@@ -7,7 +7,7 @@ import pytest
 
 from tests.report.sample_run import completed_trial, spec
 from tests.tools.known import known
-from tests.tools.rank_records import ledger_row
+from tests.tools.rank_records import ledger_row, rank_record
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.config.derived.cluster import read_cluster
 from zerobench.launch.emulate.emulation import Emulation, _status, again_compiled, known_work
@@ -15,7 +15,7 @@ from zerobench.launch.emulate.figures import Verdict, rank_fit
 from zerobench.launch.emulate.part import Account, End, Refusal
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.records.folder import RunFolder
-from zerobench.records.records import Failure, MemoryRow, RankRecord, Standing
+from zerobench.records.records import Failure, MemoryRow, Standing
 
 
 def test_a_compiler_that_is_itself_compiled_first_is_announced() -> None:
@@ -43,7 +43,7 @@ GIB = 2**30
 def made(*accounts: Account, host: int | None = None, interrupted: bool = False) -> Emulation:
     """What came of ranks on a node of two GPUs and 10 GiB, of which each holds `host` GiB."""
     rows = [] if host is None else host_total(host * GIB)
-    record = RankRecord.model_construct(memory=rows, device_memory=[], host_peak=None)
+    record = rank_record("script", memory=rows)
     ranks = tuple(rank_fit(account, record, 80 * GIB, None) for account in accounts)
     verdict = Verdict(ranks, 2, 10 * GIB)
     cluster = read_cluster(gpu="h100", gpus="2")
@@ -94,7 +94,7 @@ def test_one_that_was_stopped_is_interrupted_whatever_its_ranks_say() -> None:
 
 
 def test_a_refusal_is_kept_with_what_was_asked_and_free_and_what_the_rank_needs_in_all() -> None:
-    own = RankRecord.model_construct(failure=Failure(message="x", bytes_needed=90))
+    own = rank_record("script", failure=Failure(message="x", bytes_needed=90))
     failure = known(_status(made(account(0), REFUSED), {1: own})[1])
     assert (failure.rank, failure.bytes_asked, failure.bytes_free, failure.bytes_needed) == (1, 7, 3, 90)
     assert failure.standing == STANDING

@@ -23,7 +23,7 @@ def stage(variables: dict[str, str] | None = None, ranks: tuple[int, ...] = (2, 
     cluster = read_cluster(gpu="h100", gpus="8", gpus_per_node="4", host_memory="1TB")
     request = EmulationRequest(("python", "train.py"), cluster, ranks, steps=3)
     emulator: Any = SimpleNamespace(python="/emulator/python", variables=lambda *_: dict(variables or {}))
-    return Stage(emulator, EmulatedGpu.of(cluster.gpu), request)
+    return Stage(emulator, EmulatedGpu.build(cluster.gpu), request)
 
 
 def part(folder: Path, rank: int = 2, *, under_ledger: bool = True, aside: bool = False) -> Part:

@@ -1,6 +1,5 @@
 """NVML samples laid over the ranks' phases, and the energy of the timed steps."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ from tests.report.sample_run import (
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Phase
 from zerobench.records.nvml_samples import HEADER
-from zerobench.records.records import PhaseMark, RankRecord
+from zerobench.records.records import PhaseMark
 from zerobench.records.store import Trial, load_run
+from zerobench.records.trials import PlainTrial
 from zerobench.report.export import schema
 from zerobench.report.export.nvml_samples import EnergyMeter, PhaseLine, read_samples, timed_window, write_samples
 from zerobench.report.export.sinks import TableSink
@@ -177,6 +177,5 @@ def test_a_device_that_no_rank_names_goes_by_the_first_rank(tmp_path: Path) -> N
 
 def test_samples_of_a_trial_whose_ranks_left_nothing_are_kept(tmp_path: Path) -> None:
     trial = trial_on_disk(tmp_path / "run", samples_of(f"{START_S + 5},{gpu_uuid(0)},1,2,,"))
-    ranks: tuple[RankRecord, ...] = ()
-    rows, energy = rows_and_energy(dataclasses.replace(trial, ranks=ranks))
+    rows, energy = rows_and_energy(PlainTrial(trial.spec, trial.record, ()))
     assert (rows[0]["phase"], rows[0]["used_bytes"], energy) == (None, 1, None)

@@ -11,7 +11,7 @@ from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.figures import Try
 from zerobench.launch.emulate.options import Kind
 from zerobench.records.records import RankRecord
-from zerobench.records.trials import Trial, UnsavedTrial
+from zerobench.records.trials import PlainTrial, Trial
 from zerobench.report.explain.changes import share_slower
 
 _NUMBERS = {
@@ -34,8 +34,8 @@ def tried_slower(script: Trial, attempt: Try, cluster: Cluster) -> float | None:
     samples = [_samples(unchanged, before), _samples(attempt.record, after)]
     if unchanged is None or None in samples:
         return None
-    usual_s = expected_step(UnsavedTrial(script.spec, script.record, (unchanged,)), cluster.gpu, cluster.links)
-    changed_s = expected_step(UnsavedTrial(changed, script.record, (attempt.record,)), cluster.gpu, cluster.links)
+    usual_s = expected_step(PlainTrial(script.spec, script.record, (unchanged,)), cluster.gpu, cluster.links)
+    changed_s = expected_step(PlainTrial(changed, script.record, (attempt.record,)), cluster.gpu, cluster.links)
     if usual_s is None or changed_s is None:
         return None
     return share_slower(changed_s.step_s / (samples[1] or 1), usual_s.step_s / (samples[0] or 1))

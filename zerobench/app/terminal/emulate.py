@@ -24,10 +24,10 @@ from zerobench.records import store
 from zerobench.records.trials import Trial, ended_trials
 from zerobench.records.verdict import RunVerdict, TriedChange
 from zerobench.report.documents.terminal import in_width
-from zerobench.report.documents.view import trial_figures
 from zerobench.report.explain.changes import slower_text
 from zerobench.report.explain.topic import phase_words
 from zerobench.report.figures.capacity import reserved_words, when_needed
+from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.software import logits_notes, predicted_with, releases
 from zerobench.report.figures.standing import host_standing_lines, standing_lines
 from zerobench.report.figures.trial import TrialFigures

@@ -27,7 +27,7 @@ from zerobench.launch.tracking.own_trial import laid_out, lay_out_own_run, unkno
 from zerobench.launch.tracking.watch import script_name
 from zerobench.records.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records.records import Failure, HostSummary, RankRecord, read_or_none
-from zerobench.records.trials import Trial, UnsavedTrial
+from zerobench.records.trials import PlainTrial, Trial
 
 COMPILED = "torch.compile: bytes by category are of the uncompiled model, all other figures of the compiled one"
 NO_VALUES = "emulated: no values are computed; ignore losses, norms and times"
@@ -190,7 +190,7 @@ def _write(
         ],
     )
     write_record(folder, record)
-    made.played = UnsavedTrial(trial, record, tuple(records[rank] for rank in sorted(records)))
+    made.played = PlainTrial(trial, record, tuple(records[rank] for rank in sorted(records)))
 
 
 def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:
