@@ -36,21 +36,21 @@ def test_clocks_are_those_that_nvidia_smi_shows_as_the_highest(
     name: str, clock_mhz: int, memory_clock_mhz: int
 ) -> None:
     """Of GPUs whose memory has a bus of 5,120 bits: two words of it a cycle, as two operations of each core."""
-    gpu = EmulatedGpu.of(known_gpu(name))
+    gpu = EmulatedGpu.build(known_gpu(name))
     assert gpu.clock_khz == pytest.approx(1000 * clock_mhz, rel=0.003)
     assert gpu.memory_clock_khz == pytest.approx(1000 * memory_clock_mhz, rel=0.003)
     assert gpu.bus_width == 5120
 
 
 def test_it_has_what_cuda_hands_out_and_nvml_counts_more() -> None:
-    gpu = EmulatedGpu.of(known_gpu("H100 SXM"))
+    gpu = EmulatedGpu.build(known_gpu("H100 SXM"))
     assert (gpu.name, gpu.compute_capability) == ("NVIDIA H100 80GB HBM3", (9, 0))
     assert (gpu.memory_bytes, gpu.nvml_bytes) == (81082 * 2**20, 81559 * 2**20)
     assert (gpu.sm_count, gpu.l2_bytes) == (132, 50 * 2**20)
 
 
 def test_on_a_boundless_one_everything_fits_by_cuda_and_by_nvml_and_all_else_stays() -> None:
-    gpu = EmulatedGpu.of(known_gpu("H100 SXM"))
+    gpu = EmulatedGpu.build(known_gpu("H100 SXM"))
     boundless = gpu.boundless
     assert (boundless.memory_bytes, boundless.nvml_bytes) == (BOUNDLESS, BOUNDLESS) == (64 * 2**40, 64 * 2**40)
     own = {"memory_bytes": gpu.memory_bytes, "nvml_bytes": gpu.nvml_bytes}
@@ -60,7 +60,7 @@ def test_on_a_boundless_one_everything_fits_by_cuda_and_by_nvml_and_all_else_sta
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8, 16, 100, 1024, 5000])
 def test_nccl_takes_what_the_catalogue_says_of_as_many_ranks(ranks: int) -> None:
     """The stand-in takes the last step that begins at no more ranks (c/nccl.c)."""
-    steps = EmulatedGpu.of(known_gpu("H100 SXM")).nccl_bytes
+    steps = EmulatedGpu.build(known_gpu("H100 SXM")).nccl_bytes
     assert [begins for begins, *_ in steps] == sorted({begins for begins, *_ in steps})
     first, another = next(sizes for begins, *sizes in reversed(steps) if begins <= ranks)
     overhead = overhead_of("H100 SXM", ranks)
@@ -68,7 +68,7 @@ def test_nccl_takes_what_the_catalogue_says_of_as_many_ranks(ranks: int) -> None
 
 
 def test_the_variable_has_each_fact_once_as_the_stand_ins_read_them() -> None:
-    gpu = EmulatedGpu.of(known_gpu("H100 SXM"))
+    gpu = EmulatedGpu.build(known_gpu("H100 SXM"))
     facts = dict(fact.split("=") for fact in gpu.variable(4).split(";"))
     assert (facts["major"], facts["minor"], facts["gpus"], facts["name"]) == ("9", "0", "4", gpu.name)
     plain = set(vars(gpu)) - {"compute_capability", "nccl_bytes", "name"}
@@ -78,7 +78,7 @@ def test_the_variable_has_each_fact_once_as_the_stand_ins_read_them() -> None:
 
 @pytest.mark.parametrize("name", ["a;b", "a=b"])
 def test_a_name_that_the_variable_could_not_hold_is_refused(name: str) -> None:
-    gpu = EmulatedGpu.of(known_gpu("H100 SXM").model_copy(update={"names": (name,)}))
+    gpu = EmulatedGpu.build(known_gpu("H100 SXM").model_copy(update={"names": (name,)}))
     with pytest.raises(UserError, match="a name with ; or = cannot be emulated"):
         gpu.variable(1)
 
@@ -91,5 +91,5 @@ def test_a_name_that_the_variable_could_not_hold_is_refused(name: str) -> None:
 ])  # fmt: skip
 def test_a_gpu_of_which_a_fact_is_missing_is_refused_by_its_name(changed: dict[str, None], said: str) -> None:
     with pytest.raises(UserError, match=r"^gpu: H100 SXM: ") as refused:
-        EmulatedGpu.of(known_gpu("H100 SXM").model_copy(update=changed))
+        EmulatedGpu.build(known_gpu("H100 SXM").model_copy(update=changed))
     assert said in str(refused.value)

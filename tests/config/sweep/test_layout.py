@@ -73,7 +73,7 @@ def test_more_ranks_than_the_machine_holds_are_predicted_on_nodes_of_eight(
     ({"world_size": MAX_RANKS + 1}, "world_size 1048577: 1048577 ranks; at most 1048576"),
     ({"num_nodes": MAX_RANKS}, "num_nodes 1048576: 8388608 ranks; at most 1048576"),
 ])  # fmt: skip
-def test_a_layout_that_does_not_work_out_is_refused_with_what_was_given(given: dict[str, int], said: str) -> None:
+def test_a_layout_that_does_not_work_out_is_refused_with_what_was_given(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError) as refused:
         layout(GPUS, **given)
     assert str(refused.value).startswith(said)

@@ -63,7 +63,7 @@ def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain
     own, torchs = spec(ds_config=ALONE, evidence=evidence), spec(ds_config=ALONE | key, evidence=evidence)
     counts = known(count_parameters(own.model))
     linear_bytes = 4 * (counts.attention + counts.mlp + counts.head)
-    named = trial_instants(torchs, formula_setting(torchs), StepKind.STEADY)[Place.DEVICE].forward
+    named: Any = trial_instants(torchs, formula_setting(torchs), StepKind.STEADY)[Place.DEVICE].forward
     [term] = named.of(Category.GATHERED_PARAMETERS).terms
     assert (term.nbytes, "memory_efficient_linear false" in term.words) == (linear_bytes, True)
     held, alone = (
