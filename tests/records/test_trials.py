@@ -151,7 +151,7 @@ def test_a_model_draws_in_training_where_its_config_drops_anything() -> None:
         completed_trial(spec("zero1", gpus_per_node=1, model=one))
         for one in (model(), model().model_copy(update={"hf_config": {**model().hf_config, "resid_pdrop": 0.1}}))
     )
-    assert (uses_dropout(still), drops_out(drawing)) == (False, True)
+    assert (uses_dropout(still), uses_dropout(drawing)) == (False, True)
 
 
 def test_the_case_of_a_trial_has_its_own_world_and_both_counts_of_parameters() -> None:
