@@ -28,7 +28,7 @@ from tests.tools.emulated import emulated, emulator, of_all  # noqa: F401
 from tests.tools.kept_simulator import kept_simulator, simulate  # noqa: F401
 from tests.tools.rank_forker import rank_forker
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.trial import Evidence
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu

@@ -10,7 +10,7 @@ from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure
 from benchmarks.prediction.simulated import origin, table
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Status
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.trial import Evidence
 from zerobench.records.trials import Trial
 from zerobench.report.figures.predictions.figures import Quantity

@@ -150,7 +150,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
         "tests/config/rules/test_optimizer_rules.py",
         "tests/config/sweep/test_evidence_axes.py",
     ),
-    "config/rules/adapter_rules.py": ("tests/config/trial/test_adapter.py", *_RULES),
+    "config/rules/weight_rules.py": ("tests/config/trial/test_adapter.py", *_RULES),
     "config/rules/checkpoint_rules.py": ("tests/config/trial/test_checkpoint.py", *_RULES),
     "config/rules/pipeline_rules.py": ("tests/config/derived/test_pipeline.py", *_RULES),
     "config/rules/ramp_rules.py": ("tests/config/trial/test_batch_ramp.py", *_RULES),

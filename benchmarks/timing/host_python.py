@@ -55,7 +55,7 @@ def main() -> None:
 
 def _measured(family: str, engine: str, layers: int) -> dict[str, float]:
     """Microseconds of a step's phases, and of one operation, in a process on the emulated GPU."""
-    from zerobench.config.hardware.gpu_names import known_gpu  # noqa: PLC0415
+    from zerobench.config.hardware.hardware import known_gpu  # noqa: PLC0415
     from zerobench.emulator.emulator import find_emulator  # noqa: PLC0415
     from zerobench.emulator.gpu import EmulatedGpu  # noqa: PLC0415
 

@@ -44,7 +44,7 @@ def test_every_command_is_there_with_its_options() -> None:
 def test_the_sweep_page_has_the_document_and_the_words_under_it() -> None:
     text = PAGES["sweep-files"]
     assert "    axes:   " in text
-    assert "`model` and `strategy` must be there" in text
+    assert "`model` and `strategy` are required" in text
 
 
 def test_a_cell_with_a_bar_stays_one_cell() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tools.emulated import Emulated
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.hardware.overheads import overhead_of
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu

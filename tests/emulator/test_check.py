@@ -9,7 +9,7 @@ import pytest
 from tests.tools.known import known
 from zerobench.common.environments import environment
 from zerobench.common.errors import UserError
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.emulator.compiler import C
 from zerobench.emulator.emulator import ENVIRONMENT, Emulator
 from zerobench.emulator.gpu import EmulatedGpu

@@ -14,8 +14,7 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from zerobench.common.environments import Environment
 from zerobench.common.errors import UserError
-from zerobench.config.hardware.gpu_names import known_gpu
-from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.hardware.hardware import Gpu, known_gpu
 from zerobench.config.hardware.overheads import overhead_of
 from zerobench.emulator import downloads
 from zerobench.emulator import emulator as module

@@ -1,9 +1,10 @@
 """An emulated GPU tells a program of its multiprocessors what the CUDA programming guide says of their generation."""
 
 import pytest
+from zerobench.config.hardware.gpu_names import known_gpu
 
 from zerobench.common.errors import UserError
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.hardware.overheads import overhead_of
 from zerobench.emulator.gpu import BOUNDLESS, EmulatedGpu
 

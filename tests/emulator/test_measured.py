@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.at_least_one import at_least_one
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.trial import Evidence
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tools.imports import ROOT
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 

@@ -11,7 +11,7 @@ import pytest
 
 from zerobench.common.errors import UserError
 from zerobench.common.file_errors import failure_of, naming
-from zerobench.common.replacing import replacing
+from zerobench.common.temporary_files import replacing
 from zerobench.records.folder import check_writable, write_pieces, write_whole, writing
 
 

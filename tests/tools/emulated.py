@@ -18,7 +18,7 @@ import pytest
 from tests.tools import forked_zerobench
 from zerobench.common.environments import VARIABLE, environment
 from zerobench.common.errors import UserError
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.emulator.emulator import ENVIRONMENT, Emulator, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import is_made, places

@@ -25,7 +25,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _names_another(error: OSError, path: Path) -> bool:
-    """The error may name no file, or the temporary one of `path`."""
+    # The error may name no file, or the temporary one of `path`
     return error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.name}.")
 
 

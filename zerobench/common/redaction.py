@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerobench.common.replacing import replacing
+from zerobench.common.temporary_files import replacing
 
 MARK = "[REDACTED]"
 _SHORTEST = 6
@@ -137,7 +137,7 @@ def _redact_options(text: str) -> str:
 
 
 def _is_secret_option(word: str) -> bool:
-    """A word, or its part after a full stop, may be an option for a secret."""
+    # The option may follow a full stop without a space
     start = _OPTION_START.search(word)
     return start is not None and _OPTION_NAME.fullmatch(word, start.start()) is not None
 
@@ -168,7 +168,7 @@ def redact_value(value: Any, *, by_name: bool = True) -> Any:
 
 
 def _holds_secret(name: Any, value: Any) -> bool:
-    """Numbers are none: `pad_token: 0`."""
+    # Numbers are none: `pad_token: 0`
     return isinstance(value, str) and is_secret_name(str(name))
 
 
@@ -230,7 +230,7 @@ def _marked(value: str) -> str:
 
 
 def _drawn_at_random(word: str) -> bool:
-    """A long run of letters and digits is random if it is all hexadecimal, or mixes cases and digits."""
+    # A long run of letters and digits is random if it is all hexadecimal, or mixes cases and digits
     if re.fullmatch(r"[0-9a-f]{32,}|[0-9A-F]{32,}", word):
         return re.search(r"[a-fA-F]", word) is not None and re.search(r"[0-9]", word) is not None
     parts = [part for part in re.split(r"[_-]", word) if len(part) >= 16]

@@ -13,17 +13,20 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from zerobench.emulator.compiler import C, digest_of, find_compilers
+from zerobench.emulator.compiler import CPP, C, digest_of, find_compilers
 from zerobench.emulator.elf import wanted_by
-from zerobench.emulator.values_build import LIBRARY as VALUES
-from zerobench.emulator.values_build import SOURCES as VALUES_SOURCES
-from zerobench.emulator.values_build import build_values
 
 SOURCES = Path(__file__).parent / "c"
 CORE = "libzerobench_gpu.so"
 """Library shared by all others: facts of the device, its memory and its account."""
 
-_BUILDERS = ("build.py", "compiler.py", "values_build.py")
+VALUES_VARIABLE = "ZEROBENCH_EMULATED_VALUES"
+"""Environment variable with the library of computed values, for processes on an emulated GPU."""
+VALUES = "zerobench_values.so"
+"""No prefix `lib`: libraries with it are loaded before torch (Emulator.variables), and this one needs torch."""
+VALUES_SOURCES = Path(__file__).parent / "cpp"
+
+_BUILDERS = ("build.py", "compiler.py")
 _CORE_FILES = ("gpu.c", "account.c", "memory.c", "attributes.c", "waits.c")
 _FILES: Mapping[str, tuple[str, ...]] = {
     "cudart": ("device.c", "copies.c", "pools.c", "streams.c", "kernels.c"),
@@ -80,6 +83,16 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
                 raise
 
 
+def build_values(torch_lib: Path, out: Path) -> None:
+    """Build the rule of computed values (cpp/) into `out`, for the torch with libraries in `torch_lib`.
+
+    Raises UserError: it does not compile.
+    """
+    headers = ["-I", str(torch_lib.parent / "include")]
+    torch = [f"-L{torch_lib}", "-lc10", "-ltorch_cpu"]
+    CPP.make_library(out, [VALUES_SOURCES / "values.cpp"], ["-O1", "-std=c++20", *headers, *torch])
+
+
 def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
     """NVIDIA's libraries that torch's in `torch_lib` need, by name: their symbols, each with its version.
 
@@ -89,17 +102,13 @@ def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
     names = sorted({so for library in wanted for so in library.libraries if _STEM.fullmatch(so)})
     libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, *_OPENED]}
     # cublasLt before cublas: the longest prefix that fits has the symbol.
-    prefixes = sorted(((_prefix(so), so) for so in names), key=lambda pair: -len(pair[0]))
+    stems = ((stem_of(so), so) for so in names)
+    prefixes = sorted(((_PREFIXES.get(stem, stem), so) for stem, so in stems), key=lambda pair: -len(pair[0]))
     for symbol, version in sorted({pair for library in wanted for pair in library.symbols}):
         so = version if version in libraries else next((s for p, s in prefixes if symbol.startswith(p)), None)
         if so is not None:
             libraries[so][symbol] = version
     return libraries
-
-
-def _prefix(so: str) -> str:
-    stem = stem_of(so)
-    return _PREFIXES.get(stem, stem)
 
 
 def stem_of(so: str) -> str:

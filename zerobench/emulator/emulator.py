@@ -13,12 +13,10 @@ from pathlib import Path
 from zerobench.common.environment_locks import keep_in_use
 from zerobench.common.environments import Environment, environment
 from zerobench.common.errors import UserError
-from zerobench.emulator.build import CORE, build
+from zerobench.emulator.build import CORE, VALUES, VALUES_VARIABLE, build
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
 from zerobench.emulator.outdated import mark_found, remove_outdated
 from zerobench.emulator.places import Places, Torch, is_made, places, torch_in, users_torch
-from zerobench.emulator.values_build import LIBRARY as VALUES
-from zerobench.emulator.values_build import VARIABLE as VALUES_VARIABLE
 
 ENVIRONMENT = "emulator"
 ACCOUNT_VARIABLE = "ZEROBENCH_EMULATED_ACCOUNT"

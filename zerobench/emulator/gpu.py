@@ -100,7 +100,8 @@ class EmulatedGpu:
             compute_capability=(major, minor),
             l2_bytes=gpu.l2_bytes or 0,
             shared_per_sm=architecture.shared_per_sm_kib << 10,
-            shared_per_block=_shared_per_block(architecture.shared_per_sm_kib, major) << 10,
+            # All of it on Volta and Turing; since Ampere the system reserves 1 KiB per block.
+            shared_per_block=(architecture.shared_per_sm_kib - (major >= 8)) << 10,
             threads_per_sm=architecture.threads_per_sm,
             blocks_per_sm=architecture.blocks_per_sm,
             clock_khz=round(fp32 * 1e9 / (2 * gpu.sm_count * architecture.cores_per_sm)),
@@ -123,11 +124,6 @@ class EmulatedGpu:
         facts["major"], facts["minor"] = facts.pop("compute_capability")
         facts["nccl"] = ",".join(":".join(map(str, step)) for step in facts.pop("nccl_bytes"))
         return ";".join(f"{key}={value}" for key, value in {**facts, "gpus": num_gpus}.items())
-
-
-def _shared_per_block(per_sm_kib: int, major: int) -> int:
-    """All of it on Volta and Turing; since Ampere the system reserves 1 KiB per block."""
-    return per_sm_kib if major < 8 else per_sm_kib - 1
 
 
 def _nccl_bytes(name: str) -> tuple[tuple[int, int, int], ...]:

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from zerobench.common.errors import UserError, unknown_choice
-from zerobench.common.leftovers import temporary_name
+from zerobench.common.temporary_files import temporary_name
 from zerobench.records.folder import writing
 from zerobench.records.store import load_run
 

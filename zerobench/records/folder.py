@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerobench.common.errors import UserError
 from zerobench.common.file_errors import failure_of, is_missing_working_directory, naming, remedy
-from zerobench.common.replacing import replacing
+from zerobench.common.temporary_files import replacing
 
 TRIAL_VARIABLE = "ZEROBENCH_TRIAL"
 """Environment variable with the trial's folder, inherited by every process of a trial. It identifies them, and tells a

@@ -41,14 +41,14 @@ _WATCH_AGAIN = "start the script again with: zerobench watch"
 
 
 def _one_name(text: str) -> str:
-    """A plan from another user must not refer to files outside its folder."""
+    # A plan from another user must not refer to files outside its folder
     if _NAME.fullmatch(text) is None:
         raise ValueError("is not one plain name: letters, digits, dots, dashes and underscores, no dot first")
     return text
 
 
 def _one_folder(text: str) -> str:
-    """Any name of a run's folder, but a single one."""
+    # Any name of a run's folder, but a single one
     if text in {"", ".", ".."} or any(character in text for character in "/\0\n"):
         raise ValueError("is not one plain name of a folder")
     return text
@@ -247,7 +247,7 @@ class Run:
             raise TornError(f"{error}; {self._remedy(trial_id)}") from None
 
     def _remedy(self, trial_id: str | None) -> str:
-        """A trial that is missing from the run's list is still in the sweep."""
+        # A trial that is missing from the run's list is still in the sweep
         if self.is_own_script:
             return _WATCH_AGAIN
         sweep = "" if trial_id is None or self._knows(trial_id) else f"{shlex.quote(str(self.folder.sweep))} "
@@ -399,7 +399,7 @@ def latest_run_like(baseline: Run, reports: Path) -> Path:
 
 
 def _sweep_name(sweep: Document, run_id: str) -> str:
-    """A user's own script has no named sweep; its name is in the run's folder."""
+    # A user's own script has no named sweep; its name is in the run's folder
     return str(sweep.get("name", run_id.rpartition("_")[0]))
 
 
@@ -435,10 +435,8 @@ def _mapping(
 
 
 def _parse_json(content: bytes) -> Any:
-    """Pydantic's parser takes half the time of json's; json reads the rest (half a surrogate pair).
-
-    Only keys are cached: sixteen thousand other strings, each in memory of its own, would outlive the records.
-    """
+    # Pydantic's parser takes half the time of json's; json reads the rest (half a surrogate pair). Only keys are
+    # cached: sixteen thousand other strings, each in memory of its own, would outlive the records.
     if b"0" * 20 in content.translate(_DIGITS_AS_ZEROS):  # a search by pattern takes as long as all reading
         return json.loads(content, parse_int=_whole)
     try:
@@ -448,7 +446,7 @@ def _parse_json(content: bytes) -> Any:
 
 
 def _whole(digits: str) -> int:
-    """No count, size or time is longer, and unbounded numbers have no mean."""
+    # No count, size or time is longer, and unbounded numbers have no mean
     if abs(value := int(digits)) >= 2**64:
         raise ValueError(f"the number {digits[:20]}... does not fit 64 bits")
     return value
@@ -481,7 +479,7 @@ def _upgrade(document: Document, model: type[BaseModel], path: Path) -> Document
 
 
 def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRecord, ...]) -> None:
-    """A folder that was copied over another, or lost files, must not pass for a measurement."""
+    # A folder that was copied over another, or lost files, must not pass for a measurement
     for path, trial_id in [
         (folder.record, record.trial_id),
         *((folder.rank_record(r.rank), r.trial_id) for r in ranks),

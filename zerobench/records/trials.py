@@ -182,7 +182,7 @@ def uses_dropout(trial: Trial) -> bool:
 
 @contextmanager
 def _reading_config(model: ModelSpec) -> Iterator[None]:
-    """A config without a key, or with text for a number, is the record's fault, not ours."""
+    # A config without a key, or with text for a number, is the record's fault, not ours
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:

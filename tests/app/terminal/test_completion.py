@@ -9,8 +9,7 @@ import pytest
 
 from zerobench.app.terminal import completion
 from zerobench.app.terminal.app import commands
-from zerobench.config.hardware.gpu_names import known_gpu
-from zerobench.config.hardware.hardware import load_catalogue
+from zerobench.config.hardware.hardware import known_gpu, load_catalogue
 from zerobench.config.models.presets import PRESETS
 
 NAMED = {

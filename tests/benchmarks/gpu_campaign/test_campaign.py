@@ -16,7 +16,7 @@ from benchmarks.gpu_campaign.parts import HERE, PARTS, ROOT, Part
 from benchmarks.gpu_campaign.state import Outcome, State
 from zerobench.common.errors import UserError
 from zerobench.config.derived.machine import Accelerator, Machine
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.sweep.expand import expand
 from zerobench.config.sweep.sweep import load_sweep
 from zerobench.emulator.emulator import Emulator

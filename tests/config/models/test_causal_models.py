@@ -12,11 +12,11 @@ import pytest
 from zerobench.config.models.causal_models import (
     causal_model_types,
     is_causal_model,
+    model_module,
     rope_types,
     takes_attention,
     unknown_rope_type,
 )
-from zerobench.config.models.transformers_source import model_module
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import Attention
 

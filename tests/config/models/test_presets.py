@@ -16,8 +16,7 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.refusals import at_most_one_line, one_line
 from zerobench.config.models.architecture import has_dropout, max_positions
 from zerobench.config.models.parameters import count_parameters
-from zerobench.config.models.presets import PRESETS, is_model, resolve_model
-from zerobench.config.models.released import RELEASED, bare
+from zerobench.config.models.presets import PRESETS, RELEASED, bare, is_model, resolve_model
 from zerobench.config.trial.model import ModelSpec
 
 

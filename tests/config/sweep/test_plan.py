@@ -17,8 +17,7 @@ from zerobench.config.models.architecture import dimensions
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.sweep.expand import expand
 from zerobench.config.sweep.plan import cells, document, read_stages, read_work
-from zerobench.config.sweep.plan_own import own_config
-from zerobench.config.sweep.plan_sweep import sweep_gpu, sweep_points
+from zerobench.config.sweep.plan_files import own_config, sweep_gpu, sweep_points
 from zerobench.config.sweep.sweep import load_sweep, shipped_sweeps
 from zerobench.config.trial.optimizers import Optimizer
 from zerobench.config.trial.trial import FINE_TUNING, Evidence, Offload, Precision

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from zerobench.common.errors import UserError
+from zerobench.emulator.build import VALUES_VARIABLE
 from zerobench.emulator.compiler import Compiler
 from zerobench.emulator.inside import deepcompile
-from zerobench.emulator.values_build import VARIABLE
 
 PROGRAM = Path(__file__).with_name("offload_program.py")
 PARTS = 8
@@ -47,7 +47,7 @@ def test_swapped_states_are_counted_and_leave_nothing_on_the_disk(swapped):
 
 
 def test_deepcompile_is_loaded_on_the_emulated_gpu_alone(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(VALUES_VARIABLE, raising=False)
     with pytest.raises(RuntimeError, match="not started for an emulated GPU"):
         deepcompile.load()
 

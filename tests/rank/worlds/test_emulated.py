@@ -14,7 +14,7 @@ from tests.tools.laid_out import trial_laid_out
 from zerobench.common.errors import UserError
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.hardware.overheads import overhead_of, workspace_of
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec

@@ -16,7 +16,7 @@ from zerobench.config.derived.cluster import Cluster
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.sweep.plan import STEPS, checked, document, predicted, replace_evidence
-from zerobench.config.sweep.plan_own import own_config
+from zerobench.config.sweep.plan_files import own_config
 from zerobench.config.trial.trial import OFFLOADS, TrialSpec
 from zerobench.estimate.time.predicted_speed import WORK, work_of
 from zerobench.launch.emulate.changes import UNLOCKED, Candidate, for_device, for_host

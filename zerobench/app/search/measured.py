@@ -15,7 +15,7 @@ from zerobench.config.axes.axis_readers import AUTO
 from zerobench.config.derived.frontier import Frontier
 from zerobench.config.derived.frontier_axes import FrontierAxis
 from zerobench.config.derived.machine import Machine
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.models.parameters import num_parameters
 from zerobench.config.rules.rules import find_skip
 from zerobench.config.rules.situation import Situation

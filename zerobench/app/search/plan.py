@@ -15,8 +15,7 @@ from zerobench.config.models.architecture import position_limit
 from zerobench.config.models.presets import PRESETS, is_model
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.sweep.plan import cells, document, read_stages, read_work, replace_blocks, replace_evidence
-from zerobench.config.sweep.plan_own import own_config
-from zerobench.config.sweep.plan_sweep import sweep_gpu, sweep_points
+from zerobench.config.sweep.plan_files import own_config, sweep_gpu, sweep_points
 from zerobench.config.sweep.sweep import find_sweep
 from zerobench.config.trial.trial import FINE_TUNING, Blocks
 

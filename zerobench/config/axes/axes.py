@@ -43,7 +43,7 @@ SPEED = tuple(name for name, axis in AXES.items() if axis.changes_speed)
 DEFAULTS: dict[str, Any] = {
     name: axis.default for name, axis in AXES.items() if not axis.is_layout and name not in {"model", "strategy"}
 }
-"""Value of an axis that a sweep does not name; for the layout see zerobench.config.sweep.layout."""
+"""Value of an axis that a sweep does not name; for the layout see zerobench.config.sweep.target."""
 
 _ARRIVED = [
     (axis.since if column.since is None else column.since, column) for axis in AXES.values() for column in axis.columns

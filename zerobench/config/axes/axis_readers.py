@@ -17,7 +17,7 @@ from zerobench.config.deepspeed import check_ds_config, check_overrides, load_us
 from zerobench.config.deepspeed.user_file import leaves
 from zerobench.config.derived.machine import MAX_RANKS
 from zerobench.config.derived.strategy import strategy_info
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.base import validated
 from zerobench.config.trial.batch_ramp import RampRequest

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerobench.common.errors import UserError
 from zerobench.config.deepspeed.case import Case
 from zerobench.config.deepspeed.check import check_ds_config, check_overrides
-from zerobench.config.deepspeed.conflicts import refuse_conflicts
 from zerobench.config.deepspeed.keys import default, find
+from zerobench.config.deepspeed.reading import device_of, get, optimizer_of, precision_of, zeropp_of
 from zerobench.config.deepspeed.user_file import complete_user_config
-from zerobench.config.derived.batch import autotp_size, micro_batches_of_share
+from zerobench.config.derived.batch import AUTOTP_SIZE, autotp_size, micro_batches_of_share
 from zerobench.config.derived.strategy import uses_deepspeed
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.trial.optimizers import OPTIMIZERS, StatesPlace
-from zerobench.config.trial.trial import Compile, Offload, Precision, TrialSpec
+from zerobench.config.trial.trial import OFFLOADS, Compile, Offload, Precision, TrialSpec
 
 _NEVER = 1_000_000_000
 """Steps between two of DeepSpeed's progress lines."""
@@ -78,14 +79,13 @@ def _generated(trial: TrialSpec) -> dict[str, Any]:
         **_optimizer(trial),
         "zero_optimization": _zero(trial),
     }
-    return config | _untested(trial) | _compiled(trial)
-
-
-def _compiled(trial: TrialSpec) -> dict[str, Any]:
-    """A compiled engine's throughput timer calls torch.cuda.synchronize(None) within the compiled forward pass from the
-    third step on, at which Dynamo of torch 2.12 and 2.13 fails (_dynamo/variables/torch.py, handle_synchronize).
-    """
-    return {"timers": {"throughput": {"synchronized": False}}} if trial.compile is Compile.MODEL else {}
+    config |= _untested(trial)
+    if trial.compile is Compile.MODEL:
+        # A compiled engine's throughput timer calls torch.cuda.synchronize(None) within the compiled forward pass from
+        # the third step on, at which Dynamo of torch 2.12 and 2.13 fails (_dynamo/variables/torch.py,
+        # handle_synchronize).
+        config["timers"] = {"throughput": {"synchronized": False}}
+    return config
 
 
 def _untested(trial: TrialSpec) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _untested(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _precision(precision: Precision) -> dict[str, Any]:
-    """Loss scaling of fp16 is written out: it decides which of the first steps are skipped."""
+    # Loss scaling of fp16 is written out: it decides which of the first steps are skipped
     if precision is Precision.BF16:
         return {"bf16": {"enabled": True}}
     if precision is Precision.FP32:
@@ -149,33 +149,25 @@ def _zero(trial: TrialSpec) -> dict[str, Any]:
         section["offload_param"] = _offload(trial.offload_param) | _param_buffers(trial)
     if trial.offload_param is Offload.NVME:
         section["stage3_max_reuse_distance"] = 0  # what is kept gathered keeps its buffer, of which there are five
-    return section | _zeropp(trial)
-
-
-def _zeropp(trial: TrialSpec) -> dict[str, Any]:
-    """The trial's ZeRO++ keys (runtime/zero/config.py)."""
-    keys = {
+    zeropp = {  # runtime/zero/config.py
         "zero_hpz_partition_size": trial.hpz_partition_size,
         "zero_quantized_weights": trial.quantized_weights,
         "zero_quantized_gradients": trial.quantized_gradients,
     }
-    return {key: value for key, value in keys.items() if value}
+    return section | {key: value for key, value in zeropp.items() if value}
 
 
 def _offload(place: Offload) -> dict[str, Any]:
-    """Pinning is written out though it is DeepSpeed's default; on the CPU accelerator it only affects the buffers of
-    NVMe swapping (accelerator/cpu_accelerator.py, pin_memory).
-    """
+    # Pinning is written out though it is DeepSpeed's default; on the CPU accelerator it only affects the buffers of
+    # NVMe swapping (accelerator/cpu_accelerator.py, pin_memory)
     return {"device": place.value, "pin_memory": True}
 
 
 def _param_buffers(trial: TrialSpec) -> dict[str, Any]:
-    """Size the buffers for the largest parameter's partition, and keep none in host memory.
-
-    By default DeepSpeed keeps up to `max_in_cpu` elements per rank in host memory, which is all of a small model
-    (stage3.py, _create_param_groups_fp16_flat_cpu_memory), and its buffers are too small for the embedding of a large
-    one (partitioned_param_swapper.py, an assertion).
-    """
+    # Size the buffers for the largest parameter's partition, and keep none in host memory. By default DeepSpeed keeps
+    # up to `max_in_cpu` elements per rank in host memory, which is all of a small model (stage3.py,
+    # _create_param_groups_fp16_flat_cpu_memory), and its buffers are too small for the embedding of a large one
+    # (partitioned_param_swapper.py, an assertion).
     if trial.offload_param is not Offload.NVME:
         return {}
     buffers = {"max_in_cpu": 0}
@@ -220,3 +212,37 @@ def _lay(config: dict[str, Any], path: str, value: Any) -> None:
         section[name] = inner if isinstance(inner, dict) else {}
         section = section[name]
     section[last] = value
+
+
+def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> None:
+    """Raise UserError, naming both sides, if `config` contradicts `trial` or disturbs the measurement."""
+    for key, theirs, field, ours in _facts(config, trial, where):
+        if theirs != ours:
+            raise UserError(f"{where}: {key} is {theirs!r}, but the trial's {field} is {ours!r}; make them equal")
+    if get(config, "memory_breakdown"):
+        # runtime/utils.py, see_memory_usage: it resets the peak counters.
+        raise UserError(f"{where}: memory_breakdown: true resets the peaks that are measured here; leave it false")
+
+
+def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[tuple[str, Any, str, Any]]:
+    """Facts in both: DeepSpeed's key, its value, the trial's field, its value."""
+    yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "zero_stage", trial.zero_stage or 0
+    cut = autotp_size(trial)
+    for key, field, ours in (
+        ("train_micro_batch_size_per_gpu", "micro_batch_size", trial.micro_batch_size),
+        ("gradient_accumulation_steps", "gradient_accumulation_steps", micro_batches_of_share(trial)),
+        ("train_batch_size", "global_batch_size", trial.global_batch_size * cut),
+        (AUTOTP_SIZE, f"ds_config.{AUTOTP_SIZE}", cut),
+    ):
+        theirs = get(config, key)
+        yield key, max(1, theirs or 1) if key == AUTOTP_SIZE else theirs, field, ours
+    for axis, theirs in zeropp_of(config).items():
+        yield f"zero_{axis}", theirs, axis, getattr(trial, axis)
+    clipping = trial.hyperparameters.gradient_clipping
+    yield "gradient_clipping", get(config, "gradient_clipping"), "hyperparameters.gradient_clipping", clipping
+    yield "the precision of its bf16 and fp16 sections", precision_of(config), "precision", trial.precision.value
+    for section in OFFLOADS:
+        yield f"{section}.device", device_of(config, section), section, getattr(trial, section).value
+    is_handed = OPTIMIZERS[trial.optimizer].deepspeed is None and get(config, "optimizer.type") is None
+    made = trial.optimizer if is_handed else optimizer_of(config, where)
+    yield "the optimizer it makes", made.value, "optimizer", trial.optimizer.value

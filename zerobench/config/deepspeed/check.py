@@ -125,7 +125,7 @@ _CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def _parse_text(value: Any, key: Key) -> Any:
-    """YAML 1.1 reads 5e8 as text, and the command line reads everything as text."""
+    # YAML 1.1 reads 5e8 as text, and the command line reads everything as text
     if not isinstance(value, str) or key.type not in {"int", "float", "bool"}:
         return value
     if key.type == "bool":

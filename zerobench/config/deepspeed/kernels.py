@@ -123,7 +123,7 @@ def _installed_at_s(package: str) -> float:
 
 
 def _is_of_this_torch(path: Path) -> bool:
-    """Torch's ninja recompiles kernels of another environment (`build.ninja` names their torch)."""
+    # Torch's ninja recompiles kernels of another environment (`build.ninja` names their torch)
     torch, build = package_folder("torch"), path.with_name("build.ninja")
     return torch is None or not build.exists() or f" {torch}/" in build.read_text(encoding="utf-8").replace("$ ", " ")
 

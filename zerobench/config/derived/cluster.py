@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from zerobench.common.errors import UserError
 from zerobench.common.units import parse_bytes
 from zerobench.config.derived.machine import MAX_RANKS, Accelerator, Machine
-from zerobench.config.hardware.gpu_names import known_gpu
-from zerobench.config.hardware.hardware import CATALOGUE_VARIABLE, Gpu
+from zerobench.config.hardware.hardware import CATALOGUE_VARIABLE, Gpu, known_gpu
 from zerobench.config.hardware.links import Links, links_of
 from zerobench.config.hardware.usual_node import GPUS_PER_NODE, HOST_BANDWIDTH
 from zerobench.config.trial.plain import format_value, one_line, parse_number

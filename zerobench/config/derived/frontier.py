@@ -196,13 +196,13 @@ class _Bracket:
         return self.most + 1 if self.too_large is None else self.too_large.value
 
     def _is_disproved(self, guess: int) -> bool:
-        """Memory ended below the line's end, or more fitted beyond it, so the peaks do not show the cause."""
+        # Memory ended below the line's end, or more fitted beyond it, so the peaks do not show the cause
         too_early = self._beyond > 1 and guess <= self._floor()
         ran_out = self.too_large is not None and self.too_large.peak_bytes is None
         return too_early or (ran_out and guess >= self._ceiling())
 
     def _is_slow(self) -> bool:
-        """Two tries in a row left more than half of the bracket: the line misleads there."""
+        # Two tries in a row left more than half of the bracket: the line misleads there
         return self.too_large is not None and len(self._widths) > 2 and self._widths[-1] > self._widths[-3] / 2
 
     def _line_end(self) -> int | None:

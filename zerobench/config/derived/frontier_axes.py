@@ -51,7 +51,7 @@ def frontier_axis(name: str) -> FrontierAxis:
 
 
 def _set_sequence_length(trial: TrialSpec, value: int) -> TrialSpec:
-    """Rotary positions are computed, so a model takes as many as memory allows; its config is extended to match."""
+    # Rotary positions are computed, so a model takes as many as memory allows; its config is extended to match
     model = trial.model
     positions = max_positions(model)
     if positions is not None and value > positions:

@@ -40,15 +40,12 @@ def _states_on_cpu(trial: TrialSpec) -> float:
     parameters += _second_copy(trial)
     gradients = size / _share(stage, 2, ranks)
     swapped = trial.offload_optimizer is Offload.NVME
+    optimizer_bytes = _moment_bytes(trial) + (0 if trial.precision is Precision.FP32 else 4)  # and master weights
     holders = num_servers(trial) or ranks  # where there is a server, no other rank holds optimizer states
-    optimizer = 0.0 if swapped else _optimizer_bytes(trial) / _share(stage, 1, ranks) * holders / ranks
-    return (parameters + gradients + optimizer) / _ranks_of_a_model(trial)
-
-
-def _ranks_of_a_model(trial: TrialSpec) -> int:
-    """Ranks that divide one copy of the model, and with it each of its states."""
+    optimizer = 0.0 if swapped else optimizer_bytes / _share(stage, 1, ranks) * holders / ranks
     info = STRATEGIES.get(trial.strategy)
-    return 1 if info is None or info.divides_batch else trial.world_size
+    model_ranks = 1 if info is None or info.divides_batch else trial.world_size  # they divide each of its states
+    return (parameters + gradients + optimizer) / model_ranks
 
 
 def _states_offloaded(trial: TrialSpec, num_params: int, most_rounded: int | None) -> int:
@@ -89,13 +86,13 @@ sub_group_size). With several sub-groups, or another size, their bounds are unkn
 
 
 def _is_page_locked(trial: TrialSpec) -> bool:
-    """The generated configuration requests page-locked memory; a user's file or keys may change that."""
+    # The generated configuration requests page-locked memory; a user's file or keys may change that
     changed = {"zero_optimization.offload_optimizer.pin_memory", "zero_optimization.sub_group_size"}
     return trial.ds_config_file is None and not changed & set(trial.ds_config)
 
 
 def _second_copy(trial: TrialSpec) -> float:
-    """The second copy of hpZ is placed with the parameters (partition_parameters.py, _partition_param_sec)."""
+    # The second copy of hpZ is placed with the parameters (partition_parameters.py, _partition_param_sec)
     return element_bytes(trial) / trial.hpz_partition_size if trial.hpz_partition_size else 0.0
 
 
@@ -111,8 +108,3 @@ def element_bytes(trial: TrialSpec) -> int:
 
 def _moment_bytes(trial: TrialSpec) -> float:
     return OPTIMIZERS[trial.optimizer].state_bytes
-
-
-def _optimizer_bytes(trial: TrialSpec) -> float:
-    """Moments, and for 16-bit parameters fp32 master weights."""
-    return _moment_bytes(trial) + (0 if trial.precision is Precision.FP32 else 4)

@@ -1,6 +1,7 @@
 """Division of a model's blocks among the stages of a pipeline."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from zerobench.config.derived.batch import micro_batches_of_share
 from zerobench.config.derived.strategy import strategy_info
@@ -26,16 +27,8 @@ def divide_blocks(blocks: Sequence[int], first: int, last: int, num_stages: int)
     beside = [0] * num_stages
     beside[0] += first
     beside[-1] += last
-    ends = _ends(_sums(blocks), beside)
+    ends = _ends([0, *accumulate(blocks)], beside)
     return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _sums(blocks: Sequence[int]) -> list[int]:
-    """Cumulative parameters before each block, and in total."""
-    sums = [0]
-    for block in blocks:
-        sums.append(sums[-1] + block)
-    return sums
 
 
 def _ends(sums: Sequence[int], beside: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ slice, which is part of a GPU under a name of its own.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from zerobench.common.errors import UserError
+from zerobench.common.errors import UserError, choices_for, nearest
 from zerobench.common.units import parse_bytes
 from zerobench.config.trial.base import Spec, user_error
+from zerobench.config.trial.plain import format_value, one_line
 
 try:
     from yaml import CSafeLoader as SafeLoader  # ten times as fast, where PyYAML was built with libyaml
@@ -216,3 +217,49 @@ def peak_flops(name: str, precision: str, catalogue: Iterable[Gpu] | None = None
     gpu = find_gpu(name, catalogue)
     tflops = None if gpu is None else {str(dtype): rate for dtype, rate in gpu.peak_tflops.items()}.get(precision)
     return None if gpu is None or tflops is None else (tflops * 1e12, gpu.source)
+
+
+_MOST_HINTS = 3
+_SIZE = re.compile(r"(\d{1,3})gb?")
+_NOMINAL = 0.07
+"""Relative difference between the memory in a GPU's name and NVML's."""
+
+
+def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu:
+    """Find the catalogued GPU called `name` (see hardware.find_gpu).
+
+    Raises UserError, one line that begins with `field`, with the nearest names, or some of the choices, `also` first.
+    """
+    catalogue = load_catalogue()
+    gpu = (find_gpu(name, catalogue) or _find_by_size(name, catalogue)) if isinstance(name, str) else None
+    if gpu is not None:
+        return gpu
+    choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
+    close = _close(name, catalogue) if isinstance(name, str) else []
+    hint = choices_for(name, [*also, *choices], "zerobench models --gpus", close)
+    raise UserError(one_line(f"{field}: {format_value(name)} is not in the hardware catalogue; {hint}"))
+
+
+def _find_by_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:
+    """`h100-80gb`, `v100 32gb`: first GPU with the other words in its name and this memory size."""
+    words = _words(name)
+    sizes = [int(match[1]) for word in words if (match := _SIZE.fullmatch(word))]
+    rest = {word for word in words if not _SIZE.fullmatch(word)}
+    if len(sizes) != 1 or not rest:
+        return None
+    named = (gpu for gpu in catalogue if any(rest <= set(_words(other)) for other in (gpu.name, *gpu.names)))
+    sized = ((gpu, gpu.memory_bytes / 2**30) for gpu in named if gpu.memory_bytes)
+    return next((gpu for gpu, gib in sized if abs(sizes[0] - gib) < _NOMINAL * gib), None)
+
+
+def _close(name: str, catalogue: Sequence[Gpu]) -> list[str]:
+    """Short names of the GPUs that `name` may mean: those with all of its words in a name, then those spelt alike."""
+    spelt = {other.lower(): gpu.name for gpu in catalogue for other in (gpu.name, *gpu.names)}
+    words = set(_words(name))
+    with_all = [short for other, short in spelt.items() if words and words <= set(_words(other))]
+    alike = [spelt[other] for other in nearest(name.lower(), spelt)]
+    return list(dict.fromkeys([*with_all, *alike]))[:_MOST_HINTS]
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())

@@ -49,5 +49,5 @@ def links_of(gpu: Gpu, *, host_memory_gb_per_s: float | None = None, nvme_gb_per
 
 
 def _one_way(both_directions: float | None) -> float | None:
-    """Datasheets add up both directions of a link; a byte takes one."""
+    # Datasheets add up both directions of a link; a byte takes one
     return None if both_directions is None else both_directions / 2

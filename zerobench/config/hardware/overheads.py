@@ -210,7 +210,7 @@ def calibrated_steps(gpu_name: str) -> tuple[CalibratedSteps, str] | None:
 
 @cache
 def _kept(file: Path, _written_ns: int) -> Calibration:
-    """Cached, since a search reads it for thousands of steps."""
+    # Cached, since a search reads it for thousands of steps
     return load_calibration(file)
 
 

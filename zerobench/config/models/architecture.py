@@ -227,7 +227,7 @@ def _check_aliases(spec: ModelSpec, where: str) -> None:
 
 
 def _check_given(spec: ModelSpec, config: dict[str, Any], where: str) -> None:
-    """A null replaces a default and fails at construction, except for sizes where it means the usual one."""
+    # A null replaces a default and fails at construction, except for sizes where it means the usual one
     for key, usual in DEFAULTS.get(spec.model_type, {}).items():
         named = any(key in keys for name, keys in SPELLINGS.items() if name not in _MAY_BE_NULL)
         if named and usual is not None and config[key] is None:

@@ -110,7 +110,7 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
 
 
 def _check_values(value: object, where: str) -> None:
-    """Refuse unpaired surrogates, which JSON and file names can contain, and NaN, which Python's JSON reads."""
+    # Refuse unpaired surrogates, which JSON and file names can contain, and NaN, which Python's JSON reads
     if isinstance(value, str) and not _is_text(value):
         raise UserError(f"{where}: {value!a} is not valid text: unpaired surrogate")
     if isinstance(value, float) and not math.isfinite(value):

@@ -46,9 +46,8 @@ def _deepspeed_pipeline_cuts_no_matrices(s: Situation) -> str | None:
 
 
 def _deepspeed_pipeline_leaves_fp16_unscaled(s: Situation) -> str | None:
-    """runtime/engine.py, backward; runtime/fp16/unfused_optimizer.py, step: its norm is computed from gradients, which
-    do not carry their stage (runtime/utils.py, get_weight_norm).
-    """
+    # runtime/engine.py, backward; runtime/fp16/unfused_optimizer.py, step: its norm is computed from gradients, which
+    # do not carry their stage (runtime/utils.py, get_weight_norm)
     if not _is_deepspeeds(s) or s.trial.precision is not Precision.FP16:
         return None
     return (

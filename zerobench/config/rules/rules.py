@@ -19,15 +19,14 @@ from zerobench.config.derived.machine import CPU_RANKS_PER_CORE
 from zerobench.config.derived.strategy import uses_deepspeed
 from zerobench.config.models.architecture import position_limit
 from zerobench.config.models.causal_models import is_causal_model, takes_attention, unknown_rope_type
-from zerobench.config.rules.adapter_rules import ADAPTER_RULES
 from zerobench.config.rules.checkpoint_rules import CHECKPOINT_RULES
-from zerobench.config.rules.loading_rules import LOADING_RULES
 from zerobench.config.rules.optimizer_rules import COMPILER_RULES, OPTIMIZER_RULES
 from zerobench.config.rules.ramp_rules import RAMP_RULES
 from zerobench.config.rules.situation import Situation, rules_of
 from zerobench.config.rules.speed_rules import SPEED_RULES
 from zerobench.config.rules.strategy_rules import STRATEGY_RULES
 from zerobench.config.rules.swap_rules import SWAP_RULES
+from zerobench.config.rules.weight_rules import WEIGHT_RULES
 from zerobench.config.trial.allocator import most_rounded_bytes
 from zerobench.config.trial.base import Spec
 from zerobench.config.trial.plain import one_line
@@ -109,7 +108,7 @@ def _nvme_needs_libaio(s: Situation) -> str | None:
 
 
 def _precision_needs_device(s: Situation) -> str | None:
-    """Simulated CPU ranks depend on this machine's CPU, as measured ones do."""
+    # Simulated CPU ranks depend on this machine's CPU, as measured ones do
     if s.trial.evidence is Evidence.FORMULA or (s.uses_gpus and not s.trial.evidence.needs_device):
         return None
     taken = {Precision.BF16: s.machine.supports_bf16, Precision.FP16: s.machine.supports_fp16}
@@ -158,7 +157,7 @@ def _sequence_exceeds_positions(s: Situation) -> str | None:
 
 
 def _step_exceeds_records(s: Situation) -> str | None:
-    """Records store FLOPs in 64 bits; half of that leaves room for a recomputed forward pass."""
+    # Records store FLOPs in 64 bits; half of that leaves room for a recomputed forward pass
     per_token, _ = model_flops_per_token(s.trial.model, s.trial.sequence_length)
     if per_token is None or (flops := per_token * s.trial.tokens_per_gpu) < _MOST_STEP_FLOPS:
         return None
@@ -255,8 +254,7 @@ RULES = {
     **RAMP_RULES,
     **CHECKPOINT_RULES,
     **SPEED_RULES,
-    **ADAPTER_RULES,
-    **LOADING_RULES,
+    **WEIGHT_RULES,
     **rules_of(globals(), before={"precision_needs_device": SWAP_RULES, "sequence_exceeds_positions": OPTIMIZER_RULES}),
 }
 """In the order of application; the first violation is reported."""

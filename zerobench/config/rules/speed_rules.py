@@ -60,7 +60,7 @@ def _compile_needs_own_loop(s: Situation) -> str | None:
 
 
 def _compile_needs_device(s: Situation) -> str | None:
-    """The ledger always measures the uncompiled model (rank/training/compilation.py)."""
+    # The ledger always measures the uncompiled model (rank/training/compilation.py)
     if s.trial.compile is Compile.NONE:
         return None
     what = f"compile {s.trial.compile}"
@@ -86,9 +86,8 @@ def _kept_operations_need_eager_mode(s: Situation) -> str | None:
 
 
 def _kept_operations_need_no_bias(s: Situation) -> str | None:
-    """DeepSpeed's linear layer modifies a result (runtime/zero/linear.py, `output += bias`), which torch refuses if it
-    was saved.
-    """
+    # DeepSpeed's linear layer modifies a result (runtime/zero/linear.py, `output += bias`), which torch refuses if it
+    # was saved
     if s.trial.activation_checkpointing != OPERATIONS or not replaces_linear(s.trial):
         return None
     config, kind = complete(s.trial.model), s.trial.model.model_type

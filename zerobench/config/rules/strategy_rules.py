@@ -19,7 +19,7 @@ _BEYOND_FP32 = {Compression.FP16, Compression.BF16}
 
 
 def _strategy_unavailable(s: Situation) -> str | None:
-    """Packages that a prediction imports here are not required of the machine that it predicts."""
+    # Packages that a prediction imports here are not required of the machine that it predicts
     if not s.trial.evidence.needs_device:
         return None
     missing = tuple(name for name in s.machine.missing_packages if name not in FRAMEWORKS)

@@ -45,9 +45,8 @@ def _groups_not_even(s: Situation) -> str | None:
 
 
 def _zeropp_groups_ignore_autotp(s: Situation) -> str | None:
-    """deepspeed/utils/groups.py, _create_zero_param_parallel_group and _get_local_all_to_all_group. With hpZ, losses
-    differed from the single process's by 0.14 within six steps.
-    """
+    # deepspeed/utils/groups.py, _create_zero_param_parallel_group and _get_local_all_to_all_group. With hpZ, losses
+    # differed from the single process's by 0.14 within six steps.
     grouped = s.trial.hpz_partition_size is not None or s.trial.quantized_gradients
     if not grouped or autotp_size(s.trial) == 1:
         return None
@@ -58,7 +57,7 @@ def _zeropp_groups_ignore_autotp(s: Situation) -> str | None:
 
 
 def _hpz_is_not_swapped(s: Situation) -> str | None:
-    """partition_parameters.py, _partition_param_sec allocates the copy on `remote_device`, which is nvme."""
+    # partition_parameters.py, _partition_param_sec allocates the copy on `remote_device`, which is nvme
     if s.trial.hpz_partition_size is None or s.trial.offload_param is not Offload.NVME:
         return None
     return (
@@ -78,7 +77,7 @@ def _quantizer_needs_gpu(s: Situation) -> str | None:
 
 
 def _quantized_parts_not_even(s: Situation) -> str | None:
-    """Norms are gathered one by one, and theirs are the smallest parts."""
+    # Norms are gathered one by one, and theirs are the smallest parts
     hidden, ranks = dimensions(s.trial.model).hidden_size, s.trial.world_size
     if not s.trial.quantized_weights or hidden is None or -(-hidden // ranks) % _BLOCK == 0:
         return None
@@ -89,7 +88,7 @@ def _quantized_parts_not_even(s: Situation) -> str | None:
 
 
 def _quantized_gradients_need_nodes(s: Situation) -> str | None:
-    """stage3.py, __avg_scatter_grads: `num_nodes > 1`."""
+    # stage3.py, __avg_scatter_grads: `num_nodes > 1`
     if s.trial.quantized_gradients and s.trial.num_nodes == 1:
         return (
             "quantized_gradients true on one node: DeepSpeed silently does not quantize on one node; use "
@@ -99,9 +98,8 @@ def _quantized_gradients_need_nodes(s: Situation) -> str | None:
 
 
 def _quantized_gradients_need_fp16(s: Situation) -> str | None:
-    """coalesced_collectives.py, all_to_all_quant_reduce passes gradients on as they are; pt_binding.cpp,
-    ds_swizzle_quant casts their pointer to `__half*`. CUDAQuantizer.quantize, for weights, converts them first.
-    """
+    # coalesced_collectives.py, all_to_all_quant_reduce passes gradients on as they are; pt_binding.cpp,
+    # ds_swizzle_quant casts their pointer to `__half*`. CUDAQuantizer.quantize, for weights, converts them first.
     sent_as = str(s.trial.ds_config.get(_COMMUNICATION_TYPE) or s.trial.precision.value)
     if not s.trial.quantized_gradients or sent_as in {Precision.FP16.value, "float16", "half"}:
         return None

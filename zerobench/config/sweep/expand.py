@@ -39,11 +39,10 @@ from zerobench.config.derived.strategy import axes_of, strategy_info
 from zerobench.config.models.parameters import num_parameters
 from zerobench.config.rules.rules import LAYOUT_RULES, RULES, Skip, find_skip
 from zerobench.config.rules.situation import Situation
-from zerobench.config.sweep.layout import auto_ranks, resolve_layout
 from zerobench.config.sweep.only import TRIAL_ID, keep, shown
 from zerobench.config.sweep.precision import auto_precision
 from zerobench.config.sweep.sweep import Sweep
-from zerobench.config.sweep.target import Targets
+from zerobench.config.sweep.target import Targets, auto_ranks, resolve_layout
 from zerobench.config.trial.base import Spec
 from zerobench.config.trial.batch_ramp import RampRequest
 from zerobench.config.trial.checkpoint import CheckpointSpec

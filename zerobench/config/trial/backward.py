@@ -19,6 +19,7 @@ from zerobench.config.trial.components import Component
 _BESIDE_EACH_OTHER = re.compile(r"(?P<parent>.*)\.(?:(?P<attended>[qkv])_proj|gate_proj|up_proj)(?=\.)")
 _BLOCK = re.compile(r".*?\.\d+\.")
 _FIRST_NORM = re.compile(r"\.(input_layernorm|ln_?1|ln_attn|self_attn_layer_norm|attention_norm)\.")
+_FUSED = re.compile(r"\.(c_attn|W?qkv(_proj)?|query_key_value)\.")
 _ATTENTION = re.compile(r"(?P<parent>.*?\.(?:self_)?(?:attn|attention))\.")
 
 
@@ -134,7 +135,7 @@ class _Order:
         flags = self.attended.setdefault(match["parent"], _AttentionInputs())
         if beside and beside["attended"]:
             flags.note(beside["attended"], depends=depends)
-        elif is_first or _is_fused(name):
+        elif is_first or _FUSED.search(name):
             flags.note("qkv", depends=depends)
 
 
@@ -156,7 +157,3 @@ def _place_in_block(weight: Weight) -> int:
     if weight.component is not Component.NORMS:
         return 3
     return 0 if _FIRST_NORM.search(weight.name) else 2
-
-
-def _is_fused(name: str) -> bool:
-    return re.search(r"\.(c_attn|W?qkv(_proj)?|query_key_value)\.", name) is not None

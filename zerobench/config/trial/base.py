@@ -44,5 +44,5 @@ def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> Us
 
 
 def _shown(part: str) -> str:
-    """Quotes a key that begins or ends with white space."""
+    # White space at the ends of a key would be invisible
     return part if part == part.strip() else repr(part)

@@ -39,16 +39,13 @@ def is_recomputed(checkpointing: Checkpointing, block: int) -> bool:
 
 def recomputed_blocks(checkpointing: Checkpointing, blocks: int | range) -> int:
     """Number of `blocks`, a model's or a stage's, that are run again."""
-    return sum(is_recomputed(checkpointing, block) for block in _counted(blocks))
+    numbers = range(blocks) if isinstance(blocks, int) else blocks
+    return sum(is_recomputed(checkpointing, block) for block in numbers)
 
 
 def attention_again(checkpointing: Checkpointing, blocks: int | range) -> int:
     """Number of blocks in which a fused kernel's attention is computed again."""
     return 0 if checkpointing == OPERATIONS else recomputed_blocks(checkpointing, blocks)
-
-
-def _counted(blocks: int | range) -> range:
-    return range(blocks) if isinstance(blocks, int) else blocks
 
 
 def checkpointing_name(checkpointing: Checkpointing) -> str:

@@ -37,7 +37,7 @@ class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Pytho
         return value
 
     def compare_set(self, key: str, _expected: bytes, desired: bytes) -> bytes:
-        """No rank competes."""
+        # No rank competes
         return bytes(self._values.setdefault(key, desired))
 
     def wait(self, _keys: list[str], _timeout: timedelta | None = None) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from zerobench.common.errors import UserError
+from zerobench.emulator.build import VALUES_VARIABLE
 from zerobench.emulator.compiler import CPP, digest_of, join_sources
 from zerobench.emulator.places import Places
-from zerobench.emulator.values_build import VARIABLE
 
 INCLUDE = Path(__file__).parents[1] / "include"
 _NAME = "dc"
@@ -40,7 +40,7 @@ def load() -> ModuleType:
     """
     from deepspeed.ops.op_builder.dc import DeepCompileBuilder
 
-    values = os.environ.get(VARIABLE)
+    values = os.environ.get(VALUES_VARIABLE)
     if not values:
         raise RuntimeError("DeepCompile needs CUDA: this process was not started for an emulated GPU")
     stand_ins = Path(values).parent

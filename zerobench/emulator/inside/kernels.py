@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def _keep_off_the_disk() -> None:
-    """Swap folders are neither created nor emptied: the drive may not exist."""
+    # Swap folders are neither created nor emptied: the drive may not exist
     from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
     from deepspeed.runtime.zero import stage3
 
@@ -95,7 +95,7 @@ def _update_on_host(*given: Any) -> int:
 
 
 def _lamb(weights: torch.Tensor, *_: Any) -> torch.Tensor:
-    """csrc/lamb/fused_lamb_cuda.cpp returns the scaling coefficient of the update."""
+    # csrc/lamb/fused_lamb_cuda.cpp returns the scaling coefficient of the update
     return torch.zeros(1, dtype=torch.float32, device=weights.device)
 
 

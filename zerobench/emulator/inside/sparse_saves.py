@@ -37,7 +37,7 @@ class _SparseFile(io.FileIO):
         return len(view)
 
     def fileno(self) -> NoReturn:
-        """Refused: torch's older format would use it to bypass Python."""
+        # Refused: torch's older format would use it to bypass Python
         raise io.UnsupportedOperation("fileno")
 
 
@@ -61,7 +61,7 @@ def save_sparsely(torch: ModuleType, tell: Tell) -> None:
 
 
 def _is_written_anywhere(f: object) -> bool:
-    """A seekable file on a disk, such as from `open(path, "wb")`."""
+    # A seekable file on a disk, such as from `open(path, "wb")`
     if not isinstance(f, io.BufferedWriter) or not isinstance(f.raw, io.FileIO):
         return False
     is_file = stat.S_ISREG(os.fstat(f.fileno()).st_mode)

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from typing import NamedTuple
 
-from zerobench.emulator.values_build import VARIABLE
+from zerobench.emulator.build import VALUES_VARIABLE
 
 
 class Counts(NamedTuple):
@@ -37,9 +37,9 @@ def counts() -> Counts:
 
 @cache
 def _library() -> ctypes.CDLL:
-    path = os.environ.get(VARIABLE)
+    path = os.environ.get(VALUES_VARIABLE)
     if not path:
-        raise RuntimeError(f"{VARIABLE} is not set: this process was not started for an emulated GPU")
+        raise RuntimeError(f"{VALUES_VARIABLE} is not set: this process was not started for an emulated GPU")
     library = ctypes.CDLL(path)
     for name in ("open", "not_computed", "computed"):
         function = getattr(library, f"zerobench_values_{name}")  # by index it would be another object each time

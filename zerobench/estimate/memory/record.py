@@ -41,7 +41,7 @@ from zerobench.config.models.tensors import (
     quantised_elements,
     stage_tensors,
 )
-from zerobench.config.rules.adapter_rules import formula_refusal, frozen_words
+from zerobench.config.rules.weight_rules import formula_refusal, frozen_words
 from zerobench.config.trial.adapter import base_of, codes_bytes, lora_of
 from zerobench.config.trial.backward import Weight, uses
 from zerobench.config.trial.model import ModelSpec

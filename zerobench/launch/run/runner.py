@@ -15,7 +15,7 @@ from typing import Any
 
 from zerobench.common.errors import UserError, unknown_choice
 from zerobench.common.file_errors import failure_of
-from zerobench.common.leftovers import remove_leftovers
+from zerobench.common.temporary_files import remove_leftovers
 from zerobench.common.units import counted
 from zerobench.common.vocabulary import Status
 from zerobench.config.derived.machine import Machine

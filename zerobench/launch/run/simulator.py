@@ -21,7 +21,7 @@ from typing import NamedTuple, Self
 import psutil
 
 from zerobench.common.grouped import grouped
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.emulator.emulator import find_emulator
 from zerobench.emulator.gpu import EmulatedGpu

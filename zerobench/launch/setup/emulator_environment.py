@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerobench.common.errors import UserError
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.emulator.build import sources_digest
 from zerobench.emulator.compiler import find_compilers
 from zerobench.emulator.downloads import header_requirements, overlay_requirements, verified

@@ -15,6 +15,7 @@ from zerobench.common.errors import UserError, unknown_choice
 from zerobench.config.derived.machine import MAX_RANKS, Accelerator, Machine
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.base import Spec, user_error
 from zerobench.config.trial.plain import one_line
 from zerobench.config.trial.trial import Count, Positive, TrialSpec

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from zerobench.common.rank_processes import leave
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.emulator.emulator import ACCOUNT_VARIABLE
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu

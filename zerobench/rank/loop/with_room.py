@@ -9,7 +9,7 @@ import os
 
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Status
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
 from zerobench.records.records import RankRecord

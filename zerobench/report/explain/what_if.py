@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from zerobench.common.errors import UserError, unknown_choice
 from zerobench.common.units import format_seconds
 from zerobench.config.derived.cluster import read_rate
-from zerobench.config.hardware.gpu_names import known_gpu
-from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.hardware.hardware import Gpu, known_gpu
 from zerobench.config.hardware.links import Links, links_of
 from zerobench.estimate.time.expected import expected_step, why_no_time
 from zerobench.estimate.time.larger import of_more_tokens

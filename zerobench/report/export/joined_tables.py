@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from zerobench.common.replacing import replacing
+from zerobench.common.temporary_files import replacing
 from zerobench.report.export import schema
 from zerobench.report.export.run_frames import RunFrames
 from zerobench.report.export.sinks import table_files

@@ -15,7 +15,7 @@ from pickle import dumps
 from typing import Any
 
 from zerobench.common.errors import UserError
-from zerobench.common.replacing import replacing
+from zerobench.common.temporary_files import replacing
 from zerobench.common.vocabulary import Category
 from zerobench.config.trial.trial import slug
 from zerobench.records.folder import writing

@@ -16,7 +16,7 @@ import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__
 from zerobench.common.file_errors import naming
-from zerobench.common.replacing import replacing
+from zerobench.common.temporary_files import replacing
 from zerobench.report.export.schema import arrow_schema
 from zerobench.report.words.cells import ESCAPABLE
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import known_gpu
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.launch.emulate.part import PART_VARIABLE, Account, End, Part
 

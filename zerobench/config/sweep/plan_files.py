@@ -1,10 +1,13 @@
-"""Trial of a user's own DeepSpeed configuration: its values come from the file, the rest from options.
+"""Trials of a plan from a user's file: a sweep, or a DeepSpeed configuration.
 
-`auto` and missing keys are filled in from the options, as transformers' Trainer would. Values in both must agree
-(zerobench.config.deepspeed.conflicts reports where they do not).
+Any sweep file can be planned before the GPUs exist. Its ranks hold; `auto`, or none, means the cluster's. Its evidence
+is replaced: every point is simulated, or computed by formula.
+
+Of a DeepSpeed configuration `auto` and missing keys are filled in from the options, as transformers' Trainer would.
+Values in both must agree (zerobench.config.deepspeed.build reports where they do not).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,36 @@ from zerobench.config.deepspeed.check import AUTO
 from zerobench.config.deepspeed.reading import device_of, get, optimizer_of, precision_of, zeropp_of
 from zerobench.config.derived.batch import AUTOTP_SIZE
 from zerobench.config.derived.cluster import Cluster
-from zerobench.config.sweep.expand import PlannedTrial
+from zerobench.config.sweep.expand import PlannedTrial, expand
 from zerobench.config.sweep.plan import checked, trial_on, usual_precision
+from zerobench.config.sweep.sweep import Sweep, load_sweep
 from zerobench.config.trial.optimizers import Optimizer, deepspeeds_adamw
-from zerobench.config.trial.trial import HyperparameterSpec, Offload, Precision
+from zerobench.config.trial.trial import Evidence, HyperparameterSpec, Offload, Precision
+
+
+def sweep_gpu(name: str) -> str:
+    """The one GPU that the sweep called `name` has. Raises UserError if it has none, or several."""
+    names = {gpu for gpu in load_sweep(name).on_cuda.grid.get("gpu", []) if gpu not in {None, AUTO}}
+    if len(names) != 1:
+        several = f"the sweep has {len(names)}" if names else "the sweep has none"
+        raise UserError(f"--gpu is missing: {several}; give the one to plan for, for example --gpu h200")
+    return str(names.pop())
+
+
+def sweep_points(
+    name: str, cluster: Cluster, sets: Sequence[str] = (), evidence: Evidence = Evidence.SIMULATED
+) -> tuple[Sweep, list[PlannedTrial]]:
+    """Load the sweep called `name` for the cluster's GPU, and expand it, with skipped trials.
+
+    Raises UserError, one line, for an invalid sweep, or if all of its points are impossible.
+    """
+    settings = [*sets, f"evidence={evidence}", f"gpu={cluster.gpu.name}", "rank=0"]
+    sweep = load_sweep(name, settings, repeats=1)
+    planned = expand(sweep, cluster.machine)
+    if all(item.skipped for item in planned):
+        reasons = [item.skipped.reason for item in planned if item.skipped]
+        raise UserError(f"{sweep.where}: {reasons[0]}")
+    return sweep, [item.predicted_with(host_memory_bytes=cluster.host_memory_bytes) for item in planned]
 
 
 def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
@@ -71,7 +100,7 @@ def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimize
 
 
 def _hyperparameters(config: Mapping[str, Any], asked: HyperparameterSpec) -> HyperparameterSpec:
-    """Only the file's clipping is compared with the trial's; the others affect no byte."""
+    # Only the file's clipping is compared with the trial's; the others affect no byte
     clipping = _known(config.get("gradient_clipping"), None)
     return asked if clipping is None else HyperparameterSpec(**{**asked.model_dump(), "gradient_clipping": clipping})
 

@@ -1,4 +1,4 @@
-"""Rules for trials that freeze weights (adapter, frozen)."""
+"""Rules for trials that freeze weights (adapter, frozen) or read them from files (weights)."""
 
 from zerobench.common.errors import UserError
 from zerobench.config.derived.batch import autotp_size
@@ -37,7 +37,7 @@ def _frozen_has_no_formula(s: Situation) -> str | None:
 
 
 def _frozen_is_found(s: Situation) -> str | None:
-    """Skipped for models whose parameter names are unknown without building them."""
+    # Skipped for models whose parameter names are unknown without building them
     if s.trial.frozen is None:
         return None
     try:
@@ -115,5 +115,40 @@ def frozen_words(trial: TrialSpec) -> str | None:
     return None if trial.frozen is None else f"frozen {trial.frozen!r}"
 
 
-ADAPTER_RULES = rules_of(globals())
+def _loading_needs_transformers(s: Situation) -> str | None:
+    if not s.trial.is_loaded or "weights" in strategy_info(s.trial.strategy).axes:
+        return None
+    return (
+        f"weights {s.trial.weights} at {s.trial.strategy}: it divides a model that was made without memory, which "
+        f"from_pretrained does not fill; use {strategies_with('weights')}"
+    )
+
+
+def _loading_is_not_cut(s: Situation) -> str | None:
+    if not s.trial.is_loaded or autotp_size(s.trial) == 1:
+        return None
+    return f"weights {s.trial.weights} with AutoTP: not held against the single process"
+
+
+def _loading_does_not_quantise(s: Situation) -> str | None:
+    if not s.trial.is_loaded or base_of(s.trial.adapter) is None:
+        return None
+    return (
+        f"weights {s.trial.weights} with adapter {s.trial.adapter}: bitsandbytes quantises while transformers reads, "
+        "which is not played; use weights drawn"
+    )
+
+
+def _loading_is_played_or_measured(s: Situation) -> str | None:
+    why = _NOT_PLAYED.get(s.trial.evidence) if s.trial.is_loaded else None
+    return None if why is None else f"weights {s.trial.weights} {s.trial.evidence}: {why}"
+
+
+_NOT_PLAYED = {
+    Evidence.FORMULA: "no formula for reading files; use simulated, or weights drawn",
+    Evidence.EMULATED: "host memory is real there, and would have to hold the whole model; use simulated",
+}
+
+
+WEIGHT_RULES = rules_of(globals())
 """Applied after those of settings for speed."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.common.leftovers import remove_leftovers, temporary_name
+from zerobench.common.temporary_files import remove_leftovers, temporary_name
 
 DEAD = 999_999_999
 """More than the kernel gives out."""
@@ -29,7 +29,7 @@ DEAD = 999_999_999
 def test_only_the_temporary_files_of_dead_processes_of_this_machine_are_left_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_left_over: bool
 ) -> None:
-    monkeypatch.setattr("zerobench.common.leftovers._this_machine", lambda: "0123")
+    monkeypatch.setattr("zerobench.common.temporary_files._this_machine", lambda: "0123")
     path = tmp_path / name.format(own=os.getpid())
     path.touch()
     assert remove_leftovers(tmp_path) == [path] * is_left_over
