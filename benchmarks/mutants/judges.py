@@ -77,9 +77,7 @@ _INSTANTS = tuple(f"tests/estimate/memory/test_{name}.py" for name in ("deepspee
 
 JUDGES: dict[str, tuple[str, ...]] = {
     "report/export/compare_document.py": ("tests/app/terminal/test_json.py",),
-    "config/deepspeed/facts.py": tuple(
-        f"tests/config/deepspeed/test_{name}.py" for name in ("obedience", "conditions", "user_file")
-    ),
+    "config/deepspeed/facts.py": tuple(f"tests/config/deepspeed/test_{name}.py" for name in ("obedience", "user_file")),
     "config/deepspeed/reading.py": ("tests/config/deepspeed/test_reading.py", "tests/config/trial/test_optimizers.py"),
     "estimate/memory/allocator.py": ("tests/estimate/memory/test_allocator.py",),
     "estimate/memory/deepspeed/stage_3.py": _INSTANTS,
