@@ -19,14 +19,11 @@ def naming(path: Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.errno is None or not _names_another(error, path):
+        # Python names no file where a write failed, and others the temporary one.
+        names_another = error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.name}.")
+        if error.errno is None or not names_another:
             raise
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
-
-
-def _names_another(error: OSError, path: Path) -> bool:
-    # The error may name no file, or the temporary one of `path`
-    return error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.name}.")
 
 
 def failure_of(error: OSError, otherwise: object = "a file") -> str:

@@ -25,10 +25,6 @@ from zerobench.config.trial.trial import (
 )
 
 
-def _is_checkpointed(spec: TrialSpec) -> bool:
-    return bool(spec.activation_checkpointing)
-
-
 def _selective(spec: TrialSpec) -> str | None:
     checkpointing = spec.activation_checkpointing
     return checkpointing if isinstance(checkpointing, str) else None
@@ -212,7 +208,13 @@ WORK_AXES = (
             "2}): every second block; ops: also keeps attention outputs and every second matmul output"
         ),
         (
-            column("activation_checkpointing", bool, lambda _: "ckpt", silent=False, value=_is_checkpointed),
+            column(
+                "activation_checkpointing",
+                bool,
+                lambda _: "ckpt",
+                silent=False,
+                value=lambda spec: bool(spec.activation_checkpointing),
+            ),
             Column("selective_checkpointing", str, _selective, str, since=17),
         ),
         Label(

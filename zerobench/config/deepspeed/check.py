@@ -72,7 +72,8 @@ def typed(path: str, value: Any, key: Key, where: str) -> Any:
     convert, wanted = _CONVERT[key.type]
     converted = convert(value)
     if converted is _REFUSED:
-        raise UserError(f"{where}: {path}: {_shown(value)} is not {wanted}{_default(key)}")
+        default = "" if key.default is None else f"; DeepSpeed's default is {key.default!r}"
+        raise UserError(f"{where}: {path}: {_shown(value)} is not {wanted}{default}")
     if key.choices and converted not in key.choices:
         hint = choices_for(converted, map(str, key.choices))
         raise UserError(f"{where}: {path}: {_shown(value)} is not known; {hint}")
@@ -134,10 +135,6 @@ def _parse_text(value: Any, key: Key) -> Any:
         return int(value) if value.lstrip("+-").isdecimal() else float(value)
     except ValueError:
         return value
-
-
-def _default(key: Key) -> str:
-    return "" if key.default is None else f"; DeepSpeed's default is {key.default!r}"
 
 
 def _kind(value: object) -> str:

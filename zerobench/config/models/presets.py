@@ -45,13 +45,11 @@ _PADDING: dict[str, dict[str, Any]] = {"phi3": {"pad_token_id": None}}
 """A token of the original vocabulary that transformers' class compares with the size of ours."""
 
 
-def _read() -> dict[str, ReleasedModel]:
-    families = yaml.safe_load(Path(__file__).with_name("released.yaml").read_text(encoding="utf-8"))
-    models = [ReleasedModel(family=family["family"], **model) for family in families for model in family["models"]]
-    return {model.name: model for model in models}
-
-
-RELEASED = _read()
+RELEASED: dict[str, ReleasedModel] = {
+    model["name"]: ReleasedModel(family=family["family"], **model)
+    for family in yaml.safe_load(Path(__file__).with_name("released.yaml").read_text(encoding="utf-8"))
+    for model in family["models"]
+}
 """By the preset's name."""
 
 _AROUND = re.compile(r"^meta-|-hf$|[-_ ]")

@@ -15,8 +15,7 @@ from zerobench.common.errors import UserError, unknown_choice
 from zerobench.config.models.architecture import complete
 from zerobench.config.trial.adapter import Lora, codes_bytes, quantised_bytes
 from zerobench.config.trial.backward import Weight
-from zerobench.config.trial.components import Component
-from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.model import Component, ModelSpec
 
 
 class Tensor(int):

@@ -36,7 +36,10 @@ def read_sets(texts: Sequence[str], base: Path) -> Sets:
         values = _values(written, where)
         if name not in READERS and not name.startswith("ds_config.") and len(values) > 1:
             raise UserError(one_line(f"{where}: {written!r} is a list; give one value"))
-        sets[name] = _absolute(name, values, base)
+        if name.startswith("data."):
+            sets[name] = [absolute_field(name.removeprefix("data."), value, base) for value in values]
+        else:
+            sets[name] = list(absolute_axis(name, values, base))
     return sets
 
 
@@ -48,7 +51,8 @@ def apply_sets(document: Mapping[str, Any], sets: Sets, where: str) -> dict[str,
     out = dict(document)
     axes = {name: values for name, values in sets.items() if name in READERS}
     out["axes"] = replace_axes(out["axes"], axes)
-    out["on_cpu"] = _drop_replaced(out.get("on_cpu", {}), axes)
+    replaced = replaced_by(axes)
+    out["on_cpu"] = {axis: raw for axis, raw in out.get("on_cpu", {}).items() if axis not in replaced}
     for name, values in sets.items():
         section, _, field = name.partition(".")
         if section == "ds_config" and field:
@@ -82,18 +86,6 @@ def _values(written: str, where: str) -> list[Any]:
     if not isinstance(values, list) or not values:
         raise UserError(one_line(f"{where}: {written!r} has no value"))
     return values
-
-
-def _absolute(name: str, values: list[Any], base: Path) -> list[Any]:
-    if name.startswith("data."):
-        return [absolute_field(name.removeprefix("data."), value, base) for value in values]
-    return list(absolute_axis(name, values, base))
-
-
-def _drop_replaced(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
-    """Drop the set axes, and the layout axes that they replace."""
-    gone = replaced_by(sets)
-    return {axis: raw for axis, raw in axes.items() if axis not in gone}
 
 
 def _set_key(axes: Mapping[str, Any], path: str, values: list[Any], where: str) -> dict[str, Any]:

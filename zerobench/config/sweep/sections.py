@@ -31,8 +31,12 @@ def check_sections(document: Mapping[str, Any], where: str) -> None:
             values = owner.model_validate(fields).model_dump()
         except ValidationError as error:
             raise UserError(one_line(str(user_error(error, owner, f"{where}: {section}")))) from None
-        _refuse_infinite(values, f"{where}: {section}")
-    _check_seed(document.get("hyperparameters", {}), where)
+        for name, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{where}: {section}: {name}: {value!r} is not a finite number")
+    seed = HyperparameterSpec.model_validate(document.get("hyperparameters", {})).seed
+    if not 0 <= seed < 2**63:
+        raise UserError(f"{where}: hyperparameters: seed: {seed} is out of range; choices: 0 to 2**63 - 1")
 
 
 def refuse_booleans(fields: Mapping[str, Any], owner: type[BaseModel], where: str) -> None:
@@ -57,15 +61,3 @@ def check_data(data: DataSpec, where: str) -> None:
             )
         if value and not Path(value).exists():
             raise UserError(one_line(f"{where}: data: {field}: {value!r}: no such file"))
-
-
-def _refuse_infinite(values: Mapping[str, Any], where: str) -> None:
-    for name, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{where}: {name}: {value!r} is not a finite number")
-
-
-def _check_seed(hyperparameters: Mapping[str, Any], where: str) -> None:
-    seed = HyperparameterSpec.model_validate(hyperparameters).seed
-    if not 0 <= seed < 2**63:
-        raise UserError(f"{where}: hyperparameters: seed: {seed} is out of range; choices: 0 to 2**63 - 1")

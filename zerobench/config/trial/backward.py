@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zerobench.config.trial.components import Component
+from zerobench.config.trial.model import Component
 
 _BESIDE_EACH_OTHER = re.compile(r"(?P<parent>.*)\.(?:(?P<attended>[qkv])_proj|gate_proj|up_proj)(?=\.)")
 _BLOCK = re.compile(r".*?\.\d+\.")

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from zerobench.config.trial.components import Component
+from zerobench.config.trial.model import Component
 
 # Classes are matched at their end: a JambaAttentionDecoderLayer holds more than attention.
 _ATTENTION = re.compile(r"(Attention|Attn)(Output|Map|\d*)$")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zerobench.config.trial.components import Component
+from zerobench.config.trial.model import Component
 
 
 @dataclass(frozen=True)

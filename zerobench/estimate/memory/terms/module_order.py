@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from zerobench.config.models.tensors import named_weights
 from zerobench.config.trial.backward import Weight, uses
-from zerobench.config.trial.components import Component
+from zerobench.config.trial.model import Component
 from zerobench.config.trial.recomputation import is_recomputed
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory.terms.passes import adapted_weights
