@@ -69,7 +69,7 @@ def _topic(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Topic:
 
 
 def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:
-    """What is larger than a tenth of `whole`, the largest first; optimizer states are one cause."""
+    """Return the causes larger than a tenth of `whole`, the largest first; optimizer states are one cause."""
     causes: Causes = {}
     for category, nbytes in sizes.items():
         name = "optimizer states" if category in OPTIMIZER_STATES else category.words

@@ -1,4 +1,4 @@
-"""What a category at a peak consists of: arithmetic of facts of the trial where it is exact, else the recorded parts.
+"""Contents of a category at a peak: arithmetic of facts of the trial where it is exact, else the recorded parts.
 
 Records without parts, of older versions and of closed forms, are explained by the closed forms.
 """
@@ -54,7 +54,7 @@ class Explanation:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the terms give the bytes, but for rounding."""
+        """True where the terms give the bytes, but for rounding."""
         return bool(self.terms) and abs(self.not_explained_bytes) <= _ROUNDING * self.seen_bytes
 
 

@@ -1,4 +1,4 @@
-"""Who holds a part of a peak, in a phrase, from the record."""
+"""Phrases on the holders of a part of a peak, from the record."""
 
 from __future__ import annotations
 

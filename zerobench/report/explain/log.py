@@ -27,7 +27,7 @@ _NEARLY_ALL = 0.9
 
 
 def explain_log(text: str, name: str) -> list[Topic]:
-    """What was refused, what that means, who asked. Raises UserError: the log says nothing of memory that ran out."""
+    """Explain the refused request and its caller. Raises UserError: the log says nothing of memory that ran out."""
     refused, killed, lines = messages_in(text), killed_in(text), text.splitlines()
     if refused:
         first = next((message for message in refused if message.frames), refused[0])

@@ -1,4 +1,4 @@
-"""What a log tells of its training beside the refusal: versions, and where it contradicts a prediction of it."""
+"""Facts of a training from its log, beside the refusal: versions, and contradictions of a prediction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SAME_GPU = 0.05
 
 @dataclass(frozen=True)
 class LoggedTraining:
-    """What a log tells; None is not told."""
+    """Facts of a training in its log; None where the log lacks one."""
 
     of_host: bool = False
     """Whether host memory ran out, and not a GPU's."""
@@ -56,7 +56,7 @@ class LoggedTraining:
 
     @property
     def has_activations(self) -> bool:
-        """Whether activations were held where memory ran out, as far as is known."""
+        """True unless memory ran out where no activations are held."""
         return self.phase not in WITHOUT_ACTIVATIONS
 
 
@@ -100,7 +100,7 @@ def versions_topic(logged: LoggedTraining) -> list[Topic]:
 def contradictions_topic(
     logged: LoggedTraining, row: TrialFigures | None, catalogued_bytes: int | None, releases: Mapping[str, str | None]
 ) -> list[Topic]:
-    """What the log says otherwise than the prediction of its training, one line each.
+    """Return the contradictions between the log and the prediction of its training, one line each.
 
     `catalogued_bytes`: the memory of the GPU that was named; `releases`: those that the prediction was made with.
     """

@@ -1,4 +1,4 @@
-"""Why one trial's peak of device memory is what it is: where it lies, what lies there, what would make it smaller."""
+"""Explanation of one trial's peak of device memory: its phase and rank, start-up, and its categories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zerobench.report.figures.nvml_view import waterfall
 from zerobench.report.figures.stats import spread_over_ranks
 
 _TELLING = 0.005
-"""Categories smaller than this part of the peak are told together."""
+"""Categories smaller than this part of the peak are listed together."""
 _ODD = 0.01
 """A rank farther from the median than this is named."""
 _MOST_BRIEF = 5
@@ -30,7 +30,7 @@ _MOST_BRIEF = 5
 
 
 def peak_topic(trial: Trial) -> Topic | None:
-    """Where the steady peak lies, over all ranks, beside start-up and what torch does not hold; None without one."""
+    """Return the steady peak over all ranks, start-up, and memory outside torch; None without a steady peak."""
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is None:
         return None

@@ -40,7 +40,7 @@ MOMENTS = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMEN
 
 
 def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1, part: PeakPart | None = None) -> str | None:
-    """What makes `category` of `trial` as large as `nbytes`; None where nothing is known of it.
+    """Return the cause of `nbytes` of `category`; None where none is known.
 
     `alike`: how many categories of this kind are taken together, each of them as large. `part`: the largest part of it
     in the record.
@@ -129,7 +129,7 @@ def bucket_term(trial: Trial, category: Category, nbytes: int) -> Term | None:
 
 
 def reduce_buckets(case: Case, nbytes: int) -> int | None:
-    """How many whole reduce buckets `nbytes` are: one, or two with overlap_comm; None where they are neither.
+    """Return the number of whole reduce buckets in `nbytes`: one, or two with overlap_comm; None of other sizes.
 
     Two buckets are kept at stages 1 and 2 (stage_1_and_2.py, setup_buckets), one at stage 3.
     """

@@ -1,4 +1,4 @@
-"""What makes a part of a peak smaller, by what holds the part and what it is for: for any model, strategy and program.
+"""Remedies that make a part of a peak smaller, by its holder and category: for any model, strategy and program.
 
 A part is freed when its last holder lets go. Where several hold it, what is offered acts on each of them; where one of
 them has nothing to offer, nothing is. Records without holders (older ones, closed forms) are taken to have the usual.
@@ -128,7 +128,7 @@ def _smaller_batch(held: _Held) -> Iterator[Remedy]:
 
 
 def _recompute_or_shorten(held: _Held) -> Iterator[Remedy]:
-    """Where blocks can still be recomputed, a shorter sequence, which is other work, is not offered beside it."""
+    """Offer recomputation; a shorter sequence, which is other work, only where blocks are recomputed already."""
     yield from _recompute(held)
     if held.spec.activation_checkpointing or held.spec.micro_batch_size > 1:
         yield from _smaller_batch(held)

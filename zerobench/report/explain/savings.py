@@ -53,7 +53,7 @@ class Estimate:
 
 
 class Estimates(Protocol):
-    """What closed forms give of a trial."""
+    """Closed forms of a recorded trial."""
 
     def peak(self, trial: Trial, seen: Instant, offered: Sequence[Remedy]) -> Estimate | None:
         """Return the estimate of `seen` and of the changes `offered`; None without closed forms of the trial."""

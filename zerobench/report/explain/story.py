@@ -1,4 +1,4 @@
-"""What the difference of two peaks comes to: states against buffers, when a bucket is there, what another would do.
+"""Summary of the difference of two peaks: states against buffers, and the lifetime of the reduce bucket.
 
 That stage 3 needs more than stage 2 where the model is small is seldom in the sizes alone: stage 3 holds its reduce
 bucket for the whole step, also while logits and activations are at their largest, and stage 2 allocates it when they
@@ -37,7 +37,7 @@ _TELLING = 0.01
 
 
 def story_topic(pair: Pair) -> Topic:
-    """What the differences come to, in a few sentences."""
+    """Return the differences in a few sentences."""
     lines = says(_balance(pair), *_other_instants(pair))
     if _buckets_matter(pair):
         lines += says(*_held(pair), *_unfilled(pair))
@@ -55,7 +55,7 @@ def _balance(pair: Pair) -> str | None:
 
 
 def gathered_again(pair: Pair) -> str | None:
-    """Where parameters are divided and gathered again, so that dividing them saves little or nothing at the peak."""
+    """Return the sentence on parameters that are divided and gathered again, which saves little at the peak."""
     by_category = {difference.category: difference for difference in pair.differences}
     parameters, gathered = by_category.get(Category.PARAMETERS), by_category.get(Category.GATHERED_PARAMETERS)
     divides = [trial.spec.zero_stage == _PARTITIONED for trial in pair.trials]
@@ -113,14 +113,14 @@ def _rank(trial: Trial, peak: Instant) -> RankRecord | None:
 
 
 def _buckets_matter(pair: Pair) -> bool:
-    """Whether reduce buffers are a telling part of a peak, or of the difference."""
+    """Return whether reduce buffers are a large part of a peak, or of the difference."""
     held = [peak.categories.get(Category.REDUCE_BUFFERS, 0) >= _TELLING * peak.total_bytes for peak in pair.peaks]
     return any(held) or any(difference.category is Category.REDUCE_BUFFERS for difference in pair.telling)
 
 
 @dataclass(frozen=True)
 class _Lifetime:
-    """When a trial's reduce buffers are there."""
+    """Lifetime of a trial's reduce buffers."""
 
     name: str
     always_bytes: int
@@ -174,7 +174,7 @@ def _held(pair: Pair) -> Iterator[str]:
 
 
 def _unfilled(pair: Pair) -> Iterator[str]:
-    """Where a bucket is larger than all gradients of the model, how much of it no gradient ever fills."""
+    """Yield the part of a bucket that no gradient ever fills, where it is larger than all gradients of the model."""
     sentences = set()
     for trial in pair.trials:
         case = case_of(trial)

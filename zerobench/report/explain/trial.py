@@ -158,7 +158,7 @@ def explain_pair(
 
 
 def _endings(a: NamedTrial, b: NamedTrial) -> list[Topic]:
-    """Where one of the two has no steady peak: what is known of each."""
+    """Return the ending or the peak of each, where one of the two has no steady peak."""
     known = [ending_topic(labelled.trial, ()) or peak_topic(labelled.trial) for labelled in (a, b)]
     lines = [topic.lines if topic else says("No memory recorded.") for topic in known]
     return [Topic(a.label, lines[0]), Topic(b.label, lines[1])]
