@@ -1,4 +1,4 @@
-"""What a user asks of torch's allocators (zerobench.config.trial.allocator), for the models of them that predictions
+"""Settings of torch's allocators by a user (zerobench.config.trial.allocator), for the models of them that predictions
 use.
 """
 
@@ -27,7 +27,7 @@ AllocatorModel = CachingAllocator | ExpandableAllocator
 
 
 def is_expandable(environ: Mapping[str, str]) -> bool:
-    """Whether segments are to be expandable."""
+    """Return whether segments are to be expandable."""
     return asked_settings(environ).get(_EXPANDABLE) == "True"
 
 
@@ -44,15 +44,15 @@ def _torch() -> str | None:
 
 
 def takes_latest(torch: str | None) -> bool:
-    """Whether that version of torch takes, of free blocks of equal size, the one at the lowest address, where an H100's
-    driver puts the latest segment; as the newest does where there is none.
+    """Return whether that version of torch takes, of free blocks of equal size, the one at the lowest address, where an
+    H100's driver puts the latest segment; as the newest does where there is none.
     """
     release = re.match(r"(\d+)\.(\d+)", torch or "")
     return release is not None and tuple(map(int, release.groups())) < _EARLIEST_FIRST
 
 
 def settings_notes(environ: Mapping[str, str]) -> list[str]:
-    """What a reader of a prediction must know of the settings: what is modelled of them, and what is not."""
+    """Return notes on the settings of a prediction: those that are modelled, and those that are not."""
     asked = asked_settings(environ)
     expandable = [f"{_EXPANDABLE}:True"] if is_expandable(environ) else []
     obeyed = [*expandable, *(f"{name}:{asked[name]}" for name in ROUNDING_LIMITS if name in asked)]
@@ -81,12 +81,12 @@ def uncounted_host_notes(environ: Mapping[str, str]) -> list[str]:
 
 
 def page_locked_rounding(nbytes: int) -> int:
-    """What torch's allocator on the host, as this process asks for it, takes beyond a page-locked tensor's bytes."""
+    """Bytes of torch's host allocator, as this process sets it, beyond a page-locked tensor's own."""
     return page_locked_bytes(nbytes, most_rounded_bytes(os.environ)) - nbytes
 
 
 def device_row(allocator: AllocatorModel, step: StepKind, phase: Phase) -> DeviceMemory:
-    """What the model says at the end of a phase, as a GPU's allocator would."""
+    """Return the model's figures at the end of a phase, as a GPU's allocator gives them."""
     return DeviceMemory(
         step=step,
         phase=phase,

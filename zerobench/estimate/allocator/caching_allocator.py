@@ -1,4 +1,4 @@
-"""What torch's CUDA caching allocator reserves for a sequence of allocations, without a GPU and without torch.
+"""Memory that torch's CUDA caching allocator reserves for a sequence of allocations, without a GPU and without torch.
 
 A model of c10/cuda/CUDACachingAllocator.cpp with default settings, as in torch 2.11 to 2.13 (`round_size`, `get_pool`,
 `get_allocation_size`, `get_free_block`, `should_split`, `alloc_found_block`, `free_block`, `try_merge_blocks`,
@@ -88,12 +88,12 @@ class _Block:
 
     @property
     def is_segment(self) -> bool:
-        """Whether it is all of its segment."""
+        """Return whether it is all of its segment."""
         return self.previous is None and self.next is None
 
 
 class AllocatorCounters:
-    """What models of torch's allocators count, in bytes.
+    """Counters of models of torch's allocators, in bytes.
 
     `allocated_bytes`, `requested_bytes`, `reserved_bytes` and their peaks mean what torch.cuda.memory_stats() says
     under `<name>.all.current` and `.peak`; so does `alloc_retries`. `occupied_bytes` is what stays reserved where all
@@ -209,7 +209,7 @@ class CachingAllocator(AllocatorCounters):
                 self.reserved_bytes -= block.size
 
     def segments(self) -> Iterator[Segment]:
-        """What is held from the driver, by address."""
+        """Segments held from the driver, by address."""
         for address in sorted(self._segments):
             blocks = tuple((block.size, not block.free) for block in _chain(self._segments[address]))
             yield Segment(address, sum(size for size, _ in blocks), blocks)

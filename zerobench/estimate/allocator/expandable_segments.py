@@ -1,4 +1,4 @@
-"""What torch's CUDA caching allocator reserves with `expandable_segments:True`, without a GPU and without torch.
+"""Memory that torch's CUDA caching allocator reserves with `expandable_segments:True`, without a GPU and without torch.
 
 A model of ExpandableSegment in c10/cuda/CUDACachingAllocator.cpp, as in torch 2.11 to 2.13 (`get_free_block`,
 `find_expandable_block`, `map_block`, `try_allocate_expandable_block`, `unmap_block`): each stream has one range of
@@ -53,7 +53,7 @@ class _Block:
 
     @property
     def expandable_bytes(self) -> int:
-        """What it can grow to, which is what counts when the best fit is looked for."""
+        """Size it can grow to, which counts when the best fit is looked for."""
         after = self.next
         return self.size + (after.size if after is not None and not after.mapped else 0)
 

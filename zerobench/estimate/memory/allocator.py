@@ -1,4 +1,4 @@
-"""What torch's caching allocator holds beyond a step's tensors, by playing them through the model of it.
+"""Memory of torch's caching allocator beyond a step's tensors, played through its model.
 
 States and buffers are born and die as the instants of the formulas follow each other, a block for each term; tensors of
 the passes do in the order that was recorded of the engine (course.py). Two steps are played: what the first leaves
@@ -229,7 +229,9 @@ def _fullest(instants: Instants) -> list[Bytes]:
 
 
 def _as_buckets_fill(course: Sequence[Event], filled: Mapping[int, Bytes], element: int) -> Iterator[tuple[int, Bytes]]:
-    """Where in backward each bucket of `filled` is full: after how many events, as its next gradient comes."""
+    """Positions in backward at which each bucket of `filled` is full: after how many events, as its next gradient
+    comes.
+    """
     waiting, passed = deque(filled.items()), 0
     for index, event in enumerate(course):
         passed += event.nbytes // element if event.is_gradient else 0
@@ -238,8 +240,8 @@ def _as_buckets_fill(course: Sequence[Event], filled: Mapping[int, Bytes], eleme
 
 
 def keeps_gradients(trial: TrialSpec, setting: Setting) -> bool:
-    """Whether gradients stay as backward makes them until its end: at stages 0 and 1, where none are there before and
-    none are reduced within it.
+    """Return whether gradients stay as backward makes them until its end: at stages 0 and 1, where none are there
+    before and none are reduced within it.
     """
     is_reduced = setting.case.stage > 0 and setting.streams_gradients
     return not is_reduced and trial.gradient_accumulation_steps == 1
@@ -273,7 +275,9 @@ def _pieces(term: Term, setting: Setting) -> Sequence[int]:
 
 
 def _is_by_tensor(term: Term, setting: Setting) -> bool:
-    """Whether the term lies there tensor by tensor: without ZeRO all but what is flattened, and gradients then too."""
+    """Return whether the term lies there tensor by tensor: without ZeRO all but what is flattened, and gradients then
+    too.
+    """
     if term.nbytes % setting.num_params:
         return False
     is_flat = setting.optimizer_info.is_flattened_in_16_bits

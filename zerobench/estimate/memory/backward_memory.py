@@ -1,4 +1,4 @@
-"""What lies on the device within the backward pass beside model states, where its course was recorded (course.py).
+"""Device memory within the backward pass beside model states, where its course was recorded (course.py).
 
 Tensors of a pass come and go between the instants that the formulas of engines name: what a block's backward pass works
 with, the gradient that finds a bucket full. Where no course is known, activations stand for them in proportion.
@@ -38,7 +38,7 @@ class PassState(NamedTuple):
 
 @dataclass(frozen=True)
 class BackwardMemory:
-    """Of one micro batch's backward pass on one rank."""
+    """Memory of one micro batch's backward pass on one rank."""
 
     states: tuple[PassState, ...]
     saved_bytes: int

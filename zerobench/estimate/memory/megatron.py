@@ -1,4 +1,4 @@
-"""What tensor parallelism divides, in closed form.
+"""Tensor parallelism's parts of a model, in closed form.
 
 Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", arXiv
 1909.08053, section 3. With t ranks, b sequences of s tokens, hidden size h and vocabulary V:
@@ -61,7 +61,9 @@ def own_tensors(spec: ModelSpec, part: Parts) -> tuple[int, ...]:
 
 
 def _cut(spec: ModelSpec) -> list[bool]:
-    """Of each tensor of a layer of Llama's, whether it is cut: all but the norms and the biases of row-cut matrices."""
+    """Return for each tensor of a layer of Llama's whether it is cut: all but the norms and the biases of row-cut
+    matrices.
+    """
     config = complete(spec)
     bias = bool(config.get("attention_bias")) and spec.model_type == "llama"
     mlp_bias = bool(config.get("mlp_bias")) and spec.model_type == "llama"

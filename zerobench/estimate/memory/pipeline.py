@@ -1,4 +1,4 @@
-"""What a stage of a pipeline holds and the sends and receives of a step, in closed forms.
+"""Memory, sends and receives of a stage of a pipeline, in closed forms.
 
 Of a micro-batch that is under way a stage keeps what its blocks save, and beside it what it handed on, until the
 gradient of that comes back (torch/distributed/pipelining/stage.py, `fwd_cache`). It has a buffer for what it receives
@@ -28,8 +28,8 @@ def passes_with_gradients(trial: TrialSpec) -> int:
 
 
 def stage_activations(trial: TrialSpec) -> Activations:
-    """What the predicted rank keeps of one micro-batch: of its blocks, and all that they give to the next stage; of the
-    last one what comes after them.
+    """Activations that the predicted rank keeps of one micro-batch: of its blocks, and all that they give to the next
+    stage; of the last one what comes after them.
     """
     shape, blocks = trial_shape(trial), own_blocks(trial)
     kept = activations(trial)
@@ -43,7 +43,7 @@ def stage_activations(trial: TrialSpec) -> Activations:
 
 
 def stage_logits(trial: TrialSpec) -> Logits:
-    """Of the last stage, which keeps the logits too that it would hand on; of the others nothing."""
+    """Logits of the last stage, which keeps those too that it would hand on; none of the others."""
     if not is_last_stage(trial):
         return Logits(0, 0, 0, 0)
     shape, logits = trial_shape(trial), trial_logits(trial)
@@ -99,7 +99,7 @@ def _sent_last(trial: TrialSpec) -> int:
 
 
 def _at_work(trial: TrialSpec, wide: int, narrow: int) -> Terms:
-    """What a block makes and lets go of at once: tensors of the MLP's width, and of hidden states.
+    """Temporaries of a block at work: tensors of the MLP's width, and of hidden states.
 
     Three and two in a forward pass that will be run again, two gradients and one in backward. The last stage has more
     in its logits.
@@ -129,7 +129,7 @@ def _hidden(trial: TrialSpec, count: int, what: str) -> Terms:
 
 
 def stage_moves(trial: TrialSpec) -> tuple[CollectiveVolume, ...]:
-    """What the predicted rank hands to the stages beside it and gets from them, in elements."""
+    """Elements that the predicted rank sends to the stages beside it and receives from them."""
     shape, times = trial_shape(trial), micro_batches_of_share(trial)
     before, after = trial.prediction.rank > 0, not is_last_stage(trial)
     asked = (

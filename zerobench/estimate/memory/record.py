@@ -145,7 +145,7 @@ def formula_record(trial: TrialSpec, *, plays_allocator: bool = True) -> RankRec
 
 
 def formula_setting(trial: TrialSpec) -> Setting:
-    """What the formulas of states and buffers are functions of, for rank `trial.prediction.rank`.
+    """Return the arguments of the formulas of states and buffers, for rank `trial.prediction.rank`.
 
     Raises UserError where `formula_record` does.
     """
@@ -153,7 +153,7 @@ def formula_setting(trial: TrialSpec) -> Setting:
 
 
 def _has_tied_head(trial: TrialSpec, counts: ParameterCounts) -> bool:
-    """Whether the rank's head is its embedding: of a pipeline the last stage alone has a head."""
+    """Return whether the rank's head is its embedding: of a pipeline the last stage alone has a head."""
     return counts.head == 0 and (is_last_stage(trial) or not strategy_info(trial.strategy).divides_layers)
 
 
@@ -206,7 +206,7 @@ def _counts(trial: TrialSpec) -> ParameterCounts:
 
 
 def _is_plain(trial: TrialSpec) -> bool:
-    """Whether the trial runs without DeepSpeed. Raises UserError for strategies that no formula is known for."""
+    """Return whether the trial runs without DeepSpeed. Raises UserError for strategies that no formula is known for."""
     info = strategy_info(trial.strategy)
     if Evidence.FORMULA not in info.evidences:
         known = ", ".join(name for name, strategy in STRATEGIES.items() if Evidence.FORMULA in strategy.evidences)
@@ -320,7 +320,7 @@ def _accumulated(trial: TrialSpec) -> int:
 
 
 def _partly_frozen(trial: TrialSpec, *, tied_head: bool) -> dict[str, Any]:
-    """Of the setting, what a pattern freezes."""
+    """Return the fields of the setting that a pattern of frozen weights changes."""
     weights = named_weights(trial.model, trial.frozen).all
     return {
         "frozen": tuple(weight.size for weight in weights if not weight.is_trained),
@@ -339,7 +339,7 @@ def _linear_elements(trial: TrialSpec) -> int:
 
 
 def _context(trial: TrialSpec) -> ContextMemory | None:
-    """What others have measured of the GPU, or a calibration file: as in a simulation.
+    """Memory outside torch as measured of the GPU, or by a calibration file: as in a simulation.
 
     Below stage 3 DeepSpeed's engine has a communicator of its own (groups.py, `_clone_world_group`) beside the one in
     which ranks meet; a single process has none.
@@ -354,7 +354,7 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
 
 
 def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
-    """What the allocator holds on a GPU."""
+    """Return the memory of the allocator on a GPU."""
     context = _context(trial)
     if context is None:
         return []
@@ -364,7 +364,7 @@ def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
 
 
 def trial_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Instants]:
-    """What lies in each place on the rank of `setting`, of all but a pass's own work."""
+    """Return the memory in each place on the rank of `setting`, without a pass's own work."""
     return beside_frozen(trial, setting, _trained_instants(trial, setting, step))
 
 
@@ -406,7 +406,9 @@ def _trained_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> Map
 
 
 def fsdp_shards(trial: TrialSpec) -> Shards:
-    """How FSDP2 cuts the trial's model: blocks, and one group of all that lies outside of them."""
+    """Return the groups into which FSDP2 cuts the trial's model: blocks, and one group of all that lies outside of
+    them.
+    """
     layer, num_blocks = block_tensors(trial.model)
     root, block = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer), sum(layer)
     if trial.adapter is None:
@@ -512,7 +514,7 @@ def _beside_workspaces(
 
 
 def input_tokens(trial: TrialSpec) -> int:
-    """Of all micro batches of a step on one rank."""
+    """Return the tokens of all micro batches of a step on one rank."""
     return trial.micro_batch_size * trial.sequence_length * micro_batches_of_share(trial)
 
 
@@ -537,7 +539,7 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
 def _traffic(
     trial: TrialSpec, step: StepKind, move: CollectiveVolume, element: int, group_size: int
 ) -> CollectiveTraffic:
-    """What is moved among so many neighbours."""
+    """Return the traffic among so many neighbours."""
     return CollectiveTraffic(
         step=step,
         phase=move.phase,

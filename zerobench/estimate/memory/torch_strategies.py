@@ -1,4 +1,4 @@
-"""What torch's own strategies hold, in closed form: read in the source of torch 2.13.
+"""Memory of torch's own strategies, in closed form: read in the source of torch 2.13.
 
 DDP: torch/nn/parallel/distributed.py and csrc/distributed/c10d/reducer.cpp. FSDP2: torch/distributed/fsdp/_fully_shard.
 Neither needs a configuration: what they are functions of is the trial. Compressing hooks are not followed.
@@ -52,7 +52,7 @@ def ddp_device(setting: Setting, step: StepKind) -> Instants:
 
 @dataclass(frozen=True)
 class Shards:
-    """How FSDP2 cuts the model: what is gathered together, in elements."""
+    """Groups into which FSDP2 cuts the model, gathered together, in elements."""
 
     root: int
     """Embeddings, last norm and head, gathered once for a whole micro-batch."""
@@ -77,7 +77,7 @@ class Shards:
 
     @property
     def note(self) -> str:
-        """What is said of elements that count twice."""
+        """Words on elements that count twice."""
         return " (fp32 ones as two)" if self.widened else ""
 
     @property
@@ -140,7 +140,7 @@ def _on_device(
     init: Sequence[Bytes],
     step: Sequence[Bytes],
 ) -> Instants:
-    """What lies on the device beside `backward`, which is there as it begins, before the root's gradients are reduced,
+    """Device memory beside `backward`, which is there as it begins, before the root's gradients are reduced,
     and as it ends: gathered parameters, and the buffer of the last gathering.
 
     The buffer is let go when the next has been gathered (_fsdp_param_group.py, AllGatherState).

@@ -1,4 +1,4 @@
-"""What DeepSpeed 0.19.8 hands to collectives in a step at each ZeRO stage, in closed form, without norms and flags.
+"""Collectives of DeepSpeed 0.19.8 in a step at each ZeRO stage, in closed form, without norms and flags.
 
 It is not the paper's account (zero_paper.collectives): stages 1 and 2 all-reduce whole buckets unless
 `use_multi_rank_bucket_allreduce` is false (stage_1_and_2.py, average_tensor), which moves P more, and pad the flat
@@ -39,9 +39,9 @@ def _flat_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, .
 
 
 def _reductions(setting: Setting, *, is_whole: bool) -> int:
-    """How often a backward pass reduces at stages 1 and 2: the slices of a full bucket, cut where the flat partitions
-    end, are reduced as soon as more than a bucket's elements have come together, or those of each rank have
-    (stage_1_and_2.py, average_tensor, allreduce_and_scatter and allreduce_no_retain).
+    """Return the number of reductions of a backward pass at stages 1 and 2: the slices of a full bucket, cut where the
+    flat partitions end, are reduced as soon as more than a bucket's elements have come together, or those of each rank
+    have (stage_1_and_2.py, average_tensor, allreduce_and_scatter and allreduce_no_retain).
     """
     limit, starts = setting.case.bucket_elements, list(accumulate(setting.tensors, initial=0))
     calls = 0
@@ -61,7 +61,7 @@ def _reductions(setting: Setting, *, is_whole: bool) -> int:
 
 
 def _cut(start: int, end: int, partition: int) -> Iterator[tuple[int, int]]:
-    """What of the flat elements from `start` to `end` is each rank's: the rank, and how many."""
+    """Yield the ranks of the flat elements from `start` to `end`, and the elements of each."""
     for owner in range(start // partition, -(-end // partition)):
         yield owner, min(end, (owner + 1) * partition) - max(start, owner * partition)
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed really allocates per stage and offload, in closed form: read in the source of DeepSpeed 0.19.8.
+"""Allocations of DeepSpeed per stage and offload, in closed form: read in the source of DeepSpeed 0.19.8.
 
 Where the ZeRO paper counts model states, DeepSpeed has buckets, copies, padding and an order in which they come and go.
 Each function or term names the file and the function of DeepSpeed that it follows; `departures` says in sentences what

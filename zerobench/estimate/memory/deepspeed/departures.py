@@ -1,4 +1,4 @@
-"""Where DeepSpeed's memory departs from the ZeRO paper's terms, in sentences with this configuration's figures.
+"""Departures of DeepSpeed's memory from the ZeRO paper's terms, in sentences with this configuration's figures.
 
 The paper (arXiv 1910.02054, section 5) counts, in 16-bit training with Adam, 2 bytes a parameter for the weights, 2
 for the gradients and 12 for the optimizer states, each divided by the ranks or not. What DeepSpeed keeps beside them
@@ -202,7 +202,7 @@ def _step(setting: Setting) -> Iterator[str]:
 
 
 def _host(setting: Setting) -> Iterator[str]:
-    """What offloading keeps in host memory beside the states that the ZeRO papers move there (stage_1_and_2.host,
+    """Host memory of offloading beside the states that the ZeRO papers move there (stage_1_and_2.host,
     stage_3_offload.host; stage3.py, _create_param_groups_fp16_flat_cpu_memory).
     """
     case = setting.case

@@ -1,4 +1,5 @@
-"""What stage 3 gathers in a micro-batch, by playing DeepSpeed's rule of fetching and releasing over the modules' order.
+"""Parameters that stage 3 gathers in a micro-batch, by playing DeepSpeed's rule of fetching and releasing over the
+modules' order.
 
 partitioned_param_coordinator.py, 0.19.8: a module's parameters are gathered as it is entered, and those of later ones
 ahead of their use, a prefetch bucket at a time, until `stage3_max_live_parameters` are there (_fetch_sub_module_impl).
@@ -26,7 +27,7 @@ from zerobench.estimate.memory.terms.module_order import ModuleOrder, Visit
 
 @dataclass(eq=False)
 class _Bucket:
-    """What one call gathers."""
+    """Elements that one call gathers."""
 
     left: set[int]
     """Those of its parameters that no module has waited for."""
@@ -47,7 +48,7 @@ class Held(NamedTuple):
 
 @dataclass
 class Gathers:
-    """Of one micro-batch on one rank."""
+    """Gathers of one micro-batch on one rank."""
 
     calls: dict[Phase, int] = field(default_factory=lambda: defaultdict(int))
     elements: dict[Phase, int] = field(default_factory=lambda: defaultdict(int))
@@ -81,7 +82,8 @@ class _Limits(NamedTuple):
 
 
 def gathers(order: ModuleOrder, case: Case, swapped: frozenset[int]) -> Gathers:
-    """Of a micro-batch of a steady step; `swapped` are the numbers of the parameters that lie on drives.
+    """Return the gathers of a micro-batch of a steady step; `swapped` are the numbers of the parameters that lie on
+    drives.
 
     Shared by all who ask alike, as variants of a search do: not to be changed.
     """
@@ -100,7 +102,7 @@ def gathers(order: ModuleOrder, case: Case, swapped: frozenset[int]) -> Gathers:
 
 @lru_cache(maxsize=256)
 def _gathers(order: ModuleOrder, limits: _Limits) -> Gathers:
-    """What is released is decided once for each module, in the first micro-batch whose order is known
+    """Releases are decided once for each module, in the first micro-batch whose order is known
     (functools.lru_cache of __params_to_release): the second one, and where a step has but one, that of a step whose
     small parameters are there.
     """
@@ -117,7 +119,7 @@ def _play(coordinator: _Coordinator, order: ModuleOrder) -> Gathers:
 
 
 def persistent_numbers(case: Case, sizes: Sequence[int]) -> list[int]:
-    """Which of the tensors of so many elements they are."""
+    """Return the numbers of the tensors of so many elements."""
     largest, cap = (int(case.zero(f"stage3_{which}_persistence_threshold")) for which in ("param", "model"))
     numbers: list[int] = []
     total = 0
@@ -208,8 +210,8 @@ class _Coordinator:
                 self._twice -= bucket.elements
 
     def _let_go(self) -> None:
-        """What autograd has held for the module whose backward pass has ended: codes from forward on (MatMul4Bit in
-        bitsandbytes/autograd/_functions.py), the weights of a block since it ran again (torch/utils/checkpoint.py).
+        """Elements that autograd held for the module whose backward pass has ended: codes from forward on (MatMul4Bit
+        in bitsandbytes/autograd/_functions.py), the weights of a block since it ran again (torch/utils/checkpoint.py).
         """
         self._saved.difference_update(self._used)
         self._by_autograd -= sum(self._held.pop(number, 0) for number in self._used)

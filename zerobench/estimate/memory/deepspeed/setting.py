@@ -1,4 +1,4 @@
-"""What DeepSpeed's formulas are functions of: a configuration, the model's tensors, a rank, an optimizer."""
+"""Arguments of DeepSpeed's formulas: a configuration, the model's tensors, a rank, an optimizer."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Setting:
         return sum(self.model)
 
     def frozen_parameters(self, ranks: int) -> Terms:
-        """What is not trained, each tensor in a part for each of so many ranks."""
+        """Frozen parameters, each tensor divided among so many ranks."""
         element, of = self.case.element, f" / {ranks} ranks" if ranks > 1 else ""
         whole, held = sum(self.frozen), sum(-(-tensor // ranks) for tensor in self.frozen)
         exact = element * whole // ranks
@@ -181,7 +181,7 @@ class Setting:
 
     @cached_property
     def own_tensors(self) -> tuple[tuple[int, int], ...]:
-        """Of each tensor that reaches into this rank's flat partition: its elements, and those inside.
+        """Elements of each tensor in this rank's flat partition, and those inside it.
 
         stage_1_and_2.py, get_partition_info. `round_robin_gradients` deals tensors out otherwise and is not followed.
         """
@@ -229,7 +229,7 @@ class Setting:
         return tuple(self.in_part(tensor) for tensor in self.tensors)
 
     def in_part(self, elements: int) -> int:
-        """Of so many elements one rank's at stage 3, without padding of each tensor."""
+        """One rank's share of so many elements at stage 3, without padding of each tensor."""
         return -(-elements // self.case.world_size)
 
     @cached_property
@@ -286,12 +286,12 @@ class Setting:
 
     @property
     def streams_gradients(self) -> bool:
-        """Whether gradients are reduced within backward and not at its end (process_gradients)."""
+        """Return whether gradients are reduced within backward and not at its end (process_gradients)."""
         return self.case.stage != 1 or bool(self.case.zero("overlap_comm"))
 
     @property
     def optimizer_info(self) -> OptimizerInfo:
-        """What is known of the optimizer."""
+        """Facts of the optimizer."""
         return OPTIMIZERS[self.optimizer]
 
     def share(
@@ -321,7 +321,7 @@ class Setting:
         return states if step is None else add(states, self.moments(tensors))
 
     def moments(self, tensors: Sequence[int], padding: str = "padding of the partition") -> Terms:
-        """What the optimizer keeps of `tensors`, each as it updates it: by itself, or flattened with others."""
+        """States that the optimizer keeps of `tensors`, each as it updates it: by itself, or flattened with others."""
         count = sum(tensors)
         sizes = self.optimizer_info.states_of(tensors).items()
         words = "{:.4g} bytes x {:,} elements, scales among them"
@@ -338,7 +338,7 @@ class Setting:
     def update_temporaries(
         self, tensors: Sequence[int], *, on_host: bool = False, by: Optimizer | None = None
     ) -> Terms:
-        """What the step of the optimizer, or of the one named, makes and frees over fp32 `tensors`."""
+        """Temporaries of the step of the optimizer, or of the one named, over fp32 `tensors`."""
         in_loop = on_host or not self.on_gpu
         optimizer = by or self.optimizer
         nbytes = OPTIMIZERS[optimizer].temporaries.nbytes(tensors, on_gpu=not in_loop)
@@ -360,7 +360,7 @@ class Setting:
         return hold(Category.REDUCE_BUFFERS, (2 if is_double else 1) * case.bucket_bytes, words, source)
 
     def copied(self, element: int, limit: int, what: str, source: str, *, fill: int | None = None) -> Terms:
-        """What fills a bucket, once more, flattened to be reduced: the largest fill, and at other instants another."""
+        """A bucket's fill once more, flattened to be reduced: the largest fill, and at other instants another."""
         copy_of = partial(of_elements, Category.REDUCE_BUFFERS, element, what=what, source=source)
 
         def others() -> Iterator[Term]:
@@ -371,7 +371,7 @@ class Setting:
 
     @property
     def offloads(self) -> bool:
-        """Whether the optimizer's states leave the device."""
+        """Return whether the optimizer's states leave the device."""
         return self.case.offload_optimizer is not Offload.NONE
 
 

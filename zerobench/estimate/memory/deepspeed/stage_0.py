@@ -48,7 +48,7 @@ def _gradients(setting: Setting, element: int, what: str = "") -> Terms:
 
 
 def copied(setting: Setting) -> Terms:
-    """What is all-reduced."""
+    """Flattened copy of the gradients that are all-reduced."""
     what = "gradients flattened into one copy to be all-reduced"
     return setting.copied(setting.case.element, ALLREDUCE_ELEMENTS, what, "runtime/engine.py, allreduce_bucket")
 
@@ -67,7 +67,7 @@ def _wrapping(setting: Setting) -> Bytes:
 
 
 def _cloned(setting: Setting) -> Terms:
-    """What the master weights are cast from."""
+    """Clone from which the master weights are cast."""
     return setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "a clone of their flat copy")
 
 

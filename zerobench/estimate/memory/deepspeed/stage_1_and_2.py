@@ -49,7 +49,7 @@ def device(setting: Setting, step: StepKind) -> Instants:
 
 
 def host(setting: Setting, step: StepKind) -> Instants:
-    """What offloading keeps in host memory (__init__ and initialize_optimizer_states; nvme is treated as cpu)."""
+    """Host memory of offloading (__init__ and initialize_optimizer_states; nvme is treated as cpu)."""
     partition, element = setting.flat_partition, setting.case.element
     staged, source = "the updated partition on its way to the device", "stage_1_and_2.py, __init__"
     built = add(
@@ -70,7 +70,7 @@ def host(setting: Setting, step: StepKind) -> Instants:
 
 
 def _held(setting: Setting, step: StepKind | None) -> Terms:
-    """What lies on the device for the whole run; `step` None is before the first step's end."""
+    """Device memory for the whole run; `step` None is before the first step's end."""
     if setting.offloads:
         what, element = "a buffer for the largest gradient, on its way", setting.case.element
         source = "stage_1_and_2.py, temp_grad_buffer_for_gpu_offload"
@@ -87,7 +87,7 @@ def _flat(setting: Setting) -> Terms:
 
 
 def flattens_on_host(setting: Setting) -> bool:
-    """Whether the device has no room for the flat copy beside the model (__init__, flatten_on_accelerator)."""
+    """Return whether the device has no room for the flat copy beside the model (__init__, flatten_on_accelerator)."""
     model, flat = _flattened(setting)
     return setting.capacity_bytes is not None and setting.capacity_bytes - model < flat
 
@@ -128,7 +128,7 @@ def bucket(setting: Setting) -> Terms:
 
 
 def _is_compact(setting: Setting) -> bool:
-    """Whether the partition's gradients are summed in one fp32 buffer (_use_compact_grad_partition_buffer)."""
+    """Return whether the partition's gradients are summed in one fp32 buffer (_use_compact_grad_partition_buffer)."""
     return setting.case.gradient_element == 4 and setting.case.element == 2
 
 
@@ -166,7 +166,7 @@ def _own_gradients_within(setting: Setting, passed: int) -> Terms:
 
 
 def _between_micro_steps(setting: Setting) -> Bytes:
-    """What earlier backward passes of the same step leave: sums of gradients, and stage 1's bucket."""
+    """Memory that earlier backward passes of the same step leave: sums of gradients, and stage 1's bucket."""
     if setting.case.micro_steps == 1:
         return {}
     return _own_gradients(setting) if setting.case.stage == 2 else add(_whole(setting), bucket(setting))
@@ -221,7 +221,7 @@ def _too_large(setting: Setting, fills: int) -> Terms:
 
 
 def _filled(setting: Setting, held: Bytes) -> dict[int, Bytes]:
-    """Of Instants."""
+    """Return `filled` of Instants."""
     fills = setting.fills(setting.case.bucket_elements)
     before = list(accumulate(fills, initial=0))
     waiting = add(held, _sums(setting), setting.tied_gradients(1))
@@ -255,7 +255,7 @@ def _largest_own(setting: Setting) -> int:
 
 
 def _largest_own_end(setting: Setting) -> int:
-    """Where the tensor with most elements in the partition ends among the flat parameters."""
+    """End of the partition's largest tensor among the flat parameters."""
     start = setting.rank * setting.flat_partition
     ends = [end for end in accumulate(setting.tensors) if end > start]
     own = [inside for _, inside in setting.own_tensors]

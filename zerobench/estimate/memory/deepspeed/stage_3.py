@@ -94,7 +94,7 @@ def persistent_tensors(setting: Setting) -> tuple[int, ...]:
 
 
 def _held(setting: Setting, step: StepKind | None) -> Terms:
-    """What lies on the device for the whole run; `step` None is before the first step's end."""
+    """Device memory for the whole run; `step` None is before the first step's end."""
     case, elements = setting.case, setting.sharded
     parameters = elements if case.offload_param is Offload.NONE else 0
     bucket = setting.bucket("stage3.py, _setup_for_real_optimizer") if case.zero("contiguous_gradients") else {}
@@ -171,7 +171,7 @@ def live_elements(setting: Setting) -> int:
 
 
 def live_limit(case: Case) -> tuple[int, str]:
-    """How many elements may be gathered at forward's end, and the key that allows so many.
+    """Return the elements that may be gathered at forward's end, and the key that allows them.
 
     partitioned_param_coordinator.py, _fetch_sub_module_impl: prefetching goes on until stage3_max_live_parameters are
     there. __params_to_release: a tensor is kept if no more than stage3_max_reuse_distance elements are used before it
@@ -192,7 +192,7 @@ def _gathered(setting: Setting, elements: int, what: str, source: str = "") -> T
 
 
 def _live(setting: Setting, elements: int) -> Terms:
-    """What stays gathered for use, or is held by autograd."""
+    """Parameters that stay gathered for use, or are held by autograd."""
     if 0 < elements <= setting.linear_elements:
         what, source = (
             "weights of nn.Linear that autograd holds for backward (memory_efficient_linear false)",
@@ -205,7 +205,7 @@ def _live(setting: Setting, elements: int) -> Terms:
 
 
 def _kept_gathered(setting: Setting, elements: int) -> Terms:
-    """What stays gathered for use: as much as is allowed and the last tensor, or what a module uses."""
+    """Parameters that stay gathered for use: as much as is allowed and the last tensor, or what a module uses."""
     most, limit = live_limit(setting.case)
     what = limit if most > 0 and elements <= most + max(setting.model) else "in use"
     source = "partitioned_param_coordinator.py, _fetch_sub_module_impl"
@@ -240,8 +240,8 @@ def _cut(setting: Setting, elements: int) -> Terms:
 
 
 def gathered_in(setting: Setting, phase: Phase) -> Iterator[Terms]:
-    """What is gathered at each instant of a steady step's `phase` whose modules' order is known; none where autograd
-    holds what torch's own linear layers were given.
+    """Yield the gathered parameters at each instant of a steady step's `phase` whose modules' order is known; none
+    where autograd holds what torch's own linear layers were given.
     """
     if setting.gathers is not None and _is_known(setting):
         for held in setting.gathers.held[phase]:
@@ -249,7 +249,9 @@ def gathered_in(setting: Setting, phase: Phase) -> Iterator[Terms]:
 
 
 def _is_known(setting: Setting) -> bool:
-    """Whether what is gathered is all that lies there: torch's own linear layers have autograd hold what they got."""
+    """Return whether what is gathered is all that lies there: torch's own linear layers have autograd hold what they
+    got.
+    """
     return not setting.linear_elements or setting.coded > 0
 
 
@@ -277,7 +279,7 @@ def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
 
 
 def _filled(setting: Setting, held: Bytes, live: int) -> dict[int, Bytes]:
-    """Of Instants, where nothing is gathered ahead what a block that runs again has gathered."""
+    """Return `filled` of Instants: where nothing is gathered ahead, the parameters of a block that runs again."""
     fills = setting.filled(setting.case.bucket_elements)
     passed = list(accumulate(map(sum, fills)))
     again = _gathered_again(setting) if not live else {}

@@ -35,7 +35,7 @@ def host(setting: Setting, step: StepKind) -> Instants:
 
 
 def kept(setting: Setting, step: StepKind | None) -> Terms:
-    """What the sub-groups that are not offloaded have on the device; `step` None is before the first step's end."""
+    """Device memory of the sub-groups that are not offloaded; `step` None is before the first step's end."""
     if not setting.kept:
         return Terms()
     what = f"in fp32, of {len(setting.kept)} of {len(setting.sub_groups)} sub-groups (offload_optimizer.ratio)"
@@ -81,7 +81,7 @@ def swapped_parameters(setting: Setting) -> int:
 
 
 def swapped_numbers(setting: Setting, sizes: Sequence[int]) -> frozenset[int]:
-    """Which of the parameters of so many elements lie there."""
+    """Return the numbers of the parameters of so many elements that lie there."""
     case = setting.case
     if case.offload_param is not Offload.NVME or kept_on_host(setting) >= setting.sharded:
         return frozenset()

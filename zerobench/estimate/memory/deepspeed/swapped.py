@@ -20,7 +20,7 @@ _FP32 = 4
 
 
 def swapped(setting: Setting) -> list[NvmeTraffic]:
-    """What one rank reads and writes in the first step and a steady one, in no time; nothing without NVMe."""
+    """Bytes that one rank reads and writes in the first step and a steady one, without times; none without NVMe."""
     if Offload.NVME not in {setting.case.offload_optimizer, setting.case.offload_param}:
         return []
     return [row for step in StepKind for row in _step(setting, step)]

@@ -1,4 +1,4 @@
-"""What DeepSpeed swaps to NVMe at stage 3 and what is too small for it (runtime/swap_tensor, DeepSpeed 0.19.8)."""
+"""Tensors that DeepSpeed swaps to NVMe at stage 3, and those too small (runtime/swap_tensor, DeepSpeed 0.19.8)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ALIGNED_BYTES = 1024
 
 
 def is_swappable(setting: Setting, elements: int, element: int) -> bool:
-    """Whether a tensor of so many elements of `element` bytes is swapped (is_swappable_tensor)."""
+    """Return whether a tensor of so many elements of `element` bytes is swapped (is_swappable_tensor)."""
     return elements * element >= smallest_swapped_bytes(setting.case.config)
 
 
 def swaps_optimizer(setting: Setting) -> bool:
-    """Whether the optimizer's states are swapped (OptimizerSwapper.is_swappable_tensor, by sub-group)."""
+    """Return whether the optimizer's states are swapped (OptimizerSwapper.is_swappable_tensor, by sub-group)."""
     return setting.case.offload_optimizer is Offload.NVME and is_swappable(setting, setting.sub_group, 4)
 
 

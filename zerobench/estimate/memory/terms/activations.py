@@ -63,13 +63,13 @@ class Activations:
 
     @property
     def checkpoint_words(self) -> str:
-        """What a layer keeps that is recomputed."""
+        """Words for a recomputed layer's input."""
         return "the input of a checkpointed layer" + (
             " and what it keeps by operation" if self.not_made_again_bytes else ""
         )
 
     def held(self, layers: int) -> Iterator[tuple[int, int, str]]:
-        """What so many of the first layers hold: how many of them hold alike, the bytes of each, and what that is."""
+        """Yield the number of like layers among the first `layers`, the bytes of each, and words for these."""
         each = [
             (self.checkpoint_bytes, self.checkpoint_words)
             if again and kept
@@ -97,8 +97,8 @@ class Activations:
 
     @property
     def recomputed_bytes(self) -> int:
-        """What the backward pass makes again of one layer at a time, beyond `saved_bytes`; 0 without checkpointing, and
-        where backward comes to the first such layer when what others kept is gone.
+        """Activations of one layer that the backward pass makes again, beyond `saved_bytes`; 0 without checkpointing,
+        and where backward comes to the first such layer when what others kept is gone.
         """
         again = [at for at, is_again in enumerate(self.again) if is_again]
         if not again:
@@ -158,7 +158,7 @@ def chunked_logits_bytes(shape: Shape) -> Logits:
 
 
 def trial_logits(trial: TrialSpec) -> Logits:
-    """What `trial` asks for. Raises UserError where the model's dimensions are not known."""
+    """Return the logits of `trial`. Raises UserError where the model's dimensions are not known."""
     shape = trial_shape(trial)
     if trial.cross_entropy.is_chunked:
         logits = chunked_logits_bytes(shape)
@@ -208,7 +208,7 @@ def trial_shape(trial: TrialSpec) -> Shape:
 
 
 def _dropout(trial: TrialSpec) -> dict[str, bool]:
-    """Of Shape, what the model's config has dropped from in training."""
+    """Return the fields of Shape that the model's dropout sets."""
     config = complete(trial.model)
     return {
         "drops_hidden": drops_hidden(trial),
@@ -218,13 +218,13 @@ def _dropout(trial: TrialSpec) -> dict[str, bool]:
 
 
 def drops_hidden(trial: TrialSpec) -> bool:
-    """Whether a block's last product is dropped from, so that backward needs to know what of."""
+    """Return whether a block's last product is dropped from, so that backward needs to know what of."""
     return bool(complete(trial.model).get("resid_pdrop"))
 
 
 def keeps_scores(trial: TrialSpec) -> bool:
-    """Whether attention is written out in products, which keep its scores: by the model, or in fp32 on a GPU by torch,
-    whose memory-efficient kernel takes neither grouped heads nor heads that are no multiple of 16 bytes
+    """Return whether attention is written out in products, which keep its scores: by the model, or in fp32 on a GPU by
+    torch, whose memory-efficient kernel takes neither grouped heads nor heads that are no multiple of 16 bytes
     (ATen/native/transformers/cuda/sdp_utils.cpp).
     """
     if trial.attention is Attention.EAGER:
@@ -236,7 +236,8 @@ def keeps_scores(trial: TrialSpec) -> bool:
 
 
 def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
-    """What a forward pass of `trial` keeps: the tally for GPT-2 and Llama's kin, the published formula elsewhere.
+    """Return the activations that a forward pass of `trial` keeps: the tally for GPT-2 and Llama's kin, the published
+    formula elsewhere.
 
     `part` is the shape of one rank's part where ranks divide the model.
 
@@ -269,8 +270,8 @@ def _made_whole_bytes(trial: TrialSpec, shape: Shape) -> int:
 
 
 def knows_frozen(trial: TrialSpec) -> bool:
-    """Whether it is written down what a layer keeps of which something is frozen: of the types that are tallied, by
-    layers.
+    """Return whether it is written down what a layer keeps of which something is frozen: of the types that are tallied,
+    by layers.
     """
     return trial.model.model_type in _TALLIES and trial.activation_checkpointing != OPERATIONS
 
@@ -298,7 +299,7 @@ def _tallied(trial: TrialSpec, shape: Shape) -> tuple[tuple[int, ...], int] | No
 
 
 def _trained(trial: TrialSpec) -> tuple[bool, TrainedWeights]:
-    """Whether what the blocks are given depends on something that is trained, and what is."""
+    """Return whether what the blocks are given depends on something that is trained, and what is."""
     if trial.adapter is not None:
         lora = lora_of(trial.adapter)
         between = {matrix.name: lora.rank for matrix in adapted(trial.model, lora)}

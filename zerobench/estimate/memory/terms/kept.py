@@ -1,4 +1,5 @@
-"""What autograd keeps of a forward pass of transformers' own layers, tensor by tensor, by which weights are trained.
+"""Tensors that autograd keeps of a forward pass of transformers' own layers, tensor by tensor, by which weights are
+trained.
 
 An operation keeps what the gradients need that are asked of it: a matrix product its input where the matrix is trained,
 and the matrix alone where what it is multiplied with depends on something that is trained; attention, a norm and an
@@ -22,7 +23,7 @@ IsTrained = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Shape:
-    """What the formulas read of a trial: one micro batch on one rank."""
+    """Dimensions that the formulas read of a trial: one micro batch on one rank."""
 
     tokens: int
     """s b."""
@@ -59,7 +60,7 @@ class KeptBytes:
 
 @dataclass(frozen=True)
 class TrainedWeights:
-    """Which weights are trained, and what there is beside frozen ones."""
+    """Trained weights, and adapters beside frozen ones."""
 
     weights: IsTrained
     beside: Callable[[str], int] = lambda _: 0
@@ -70,15 +71,15 @@ class TrainedWeights:
     """Whether adapters are in fp32 beside a 16-bit model."""
 
     def module(self, name: str) -> bool:
-        """Whether a module's weight is trained, or has an adapter."""
+        """Return whether a module's weight is trained, or has an adapter."""
         return self.weights(f"{name}.weight") or self.beside(name) > 0
 
     def any(self, names: Sequence[str]) -> bool:
-        """Whether weight, bias or adapter of any of the modules is trained."""
+        """Return whether weight, bias or adapter of any of the modules is trained."""
         return any(self.module(name) or self.weights(f"{name}.bias") for name in names)
 
     def needs_input(self, names: Sequence[str], *, depends: bool) -> bool:
-        """Whether the common input of the modules is kept, which depends on something that is trained or not."""
+        """Return whether the common input of the modules is kept, which depends on something that is trained or not."""
         is_trained = any(self.weights(f"{name}.weight") if self.widened else self.module(name) for name in names)
         return is_trained or (self.keeps_inputs and (depends or self.any(names)))
 

@@ -64,7 +64,8 @@ class ModuleOrder(NamedTuple):
 
 
 def module_order(trial: TrialSpec, frozen: Sequence[int], trained: Sequence[int]) -> ModuleOrder:
-    """Of `trial`'s model; beside adapters its parameters have `frozen` elements, and those of adapters `trained`.
+    """Return the module order of `trial`'s model; beside adapters its parameters have `frozen` elements, and those of
+    adapters `trained`.
 
     Raises UserError for an architecture without a closed form.
     """
@@ -130,7 +131,7 @@ def _block(leaf: _Leaf) -> tuple[str, ...]:
 
 
 def _without_parameters(path: tuple[str, ...], *, gives: bool) -> Iterator[_Leaf]:
-    """What runs after the module."""
+    """Modules that run after the module."""
     if _FOLLOWED.fullmatch(path[-1]):
         yield _Leaf((*path[:-1], f"after {path[-1]}"), (), gives, gives)
 

@@ -81,15 +81,17 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
 
 
 def _own_matrices(trial: TrialSpec) -> Matrices:
-    """Of the rank's stage where ranks are those of a pipeline, whose last one has the head; else of the model."""
+    """Return those of the rank's stage where ranks are those of a pipeline, whose last one has the head; else of the
+    model.
+    """
     of_model, blocks = matrices(trial.model), own_blocks(trial)
     has_head = blocks.stop == of_model.num_blocks
     return of_model._replace(num_blocks=len(blocks), outside=of_model.outside if has_head else 0)
 
 
 def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
-    """What of a backward pass beside frozen weights is computed, the weights that tokens are multiplied with among
-    them; None where all are trained.
+    """Return the parts of a backward pass beside frozen weights that are computed, the weights that tokens are
+    multiplied with among them; None where all are trained.
     """
     if trial.trains_all:
         return None
@@ -133,7 +135,7 @@ def _own(trial: TrialSpec, frozen: BackwardPass) -> int:
 
 
 def _head_gradients(trial: TrialSpec) -> tuple[bool, bool]:
-    """Whether the gradient of the head's matrix is computed, and whether that of its input is asked for."""
+    """Return whether the gradient of the head's matrix is computed, and whether that of its input is asked for."""
     if trial.trains_all or trial.adapter is not None:
         return trial.trains_all, True
     *_, head = uses(named_weights(trial.model, trial.frozen).all, depends=trial.passes_all)
@@ -160,7 +162,9 @@ def _recomputed(trial: TrialSpec, products: Matrices, *, replaces_linear: bool) 
 
 
 def _runs_late(trial: TrialSpec, *, replaces_linear: bool) -> bool:
-    """Whether a block's last matrix keeps its inputs after it has multiplied, or dropout keeps something after it."""
+    """Return whether a block's last matrix keeps its inputs after it has multiplied, or dropout keeps something after
+    it.
+    """
     return (replaces_linear and blocks_are_linear(trial.model)) or drops_hidden(trial)
 
 

@@ -1,4 +1,4 @@
-"""What lies in one place at one instant, term by term: how many bytes of which category, how they come about, and where
+"""Memory of one place at one instant, term by term: how many bytes of which category, how they come about, and where
 DeepSpeed or torch allocates them.
 
 Whoever reads sums alone has them by category; explanations, departures from the paper and tables read the terms.
@@ -52,14 +52,14 @@ class Terms(Bytes):
         return iter(self._sums)
 
     def __len__(self) -> int:
-        """How many hold anything."""
+        """Return the number of categories that hold anything."""
         return len(self._sums)
 
     def __repr__(self) -> str:
         return repr(self._sums)
 
     def of(self, *categories: Category) -> Terms:
-        """What lies in these categories alone."""
+        """Return the terms of these categories alone."""
         return Terms(*(term for term in self.terms if term.category in categories))
 
 
