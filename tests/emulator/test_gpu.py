@@ -1,7 +1,6 @@
 """An emulated GPU tells a program of its multiprocessors what the CUDA programming guide says of their generation."""
 
 import pytest
-from zerobench.config.hardware.gpu_names import known_gpu
 
 from zerobench.common.errors import UserError
 from zerobench.config.hardware.hardware import known_gpu

@@ -58,7 +58,7 @@ class Prediction:
     row: TrialFigures
     """As `zerobench plan` has it."""
     cluster: Cluster
-    """What it was predicted for."""
+    """Cluster that it was predicted for."""
 
     @property
     def name(self) -> str:
@@ -229,7 +229,7 @@ class Chart:
 
     figure: Figure
     drawing: Drawing
-    """Of the figure, which has one."""
+    """Drawing of the figure, which has one."""
 
     @property
     def table(self) -> Frame:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from zerobench.config.hardware.gpu_names import known_gpu
 
 from tests.report.explain.test_log import FIRST_UPDATE, TORCH_2_1
 from tests.report.sample_run import SampleTrial, completed_trial, spec
@@ -14,7 +13,6 @@ from zerobench.app.search.changes import changes_of_file
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.hardware.hardware import known_gpu
-from zerobench.report.documents.view import trial_figures
 from zerobench.report.explain.logged import (
     LoggedTraining,
     contradictions_topic,

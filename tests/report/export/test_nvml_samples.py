@@ -176,6 +176,6 @@ def test_a_device_that_no_rank_names_goes_by_the_first_rank(tmp_path: Path) -> N
 
 def test_samples_of_a_trial_whose_ranks_left_nothing_are_kept(tmp_path: Path) -> None:
     trial = trial_on_disk(tmp_path / "run", samples_of(f"{START_S + 5},{gpu_uuid(0)},1,2,,"))
-    vars(trial)["ranks"] = ()  # as it reads where no rank left a record
+    trial.ranks = ()
     rows, energy = rows_and_energy(trial)
     assert (rows[0]["phase"], rows[0]["used_bytes"], energy) == (None, 1, None)

@@ -21,9 +21,9 @@ from zerobench.report.figures.trial import TrialFigures
 
 MOST_ROUNDS = 4
 _REFUSED = 1.3
-"""How much more than by formula a trial is taken to need that ran out of memory and did not say by how much."""
+"""Factor on the formula's need for a trial that ran out of memory and did not say by how much."""
 _FAR_TOO_LARGE = 1.5
-"""By formula, of the memory there is: larger micro batches of the family are not asked for."""
+"""Need by formula, as a share of the memory, from which larger micro batches of the family are left out."""
 
 Try = Callable[[Sequence[TrialFigures]], Sequence[TrialFigures]]
 """From variants by formula to what they come to in the plan's world; those that failed are left out."""
@@ -35,7 +35,7 @@ class Cell:
     """One stage and offload: its variants by formula, and what became of those that were tried."""
 
     by_formula: dict[str, TrialFigures]
-    """By config_hash."""
+    """Figures by config_hash."""
     tried: dict[str, TrialFigures] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
 

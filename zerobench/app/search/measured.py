@@ -39,7 +39,7 @@ class MeasuredSearch:
     """The sweep's."""
     axis: FrontierAxis
     cells: Mapping[str, TrialSpec]
-    """By label."""
+    """Trials by label."""
     skipped: Mapping[str, str]
     """Trials that cannot run at all, by id, with the reason."""
     limit: Limit

@@ -31,7 +31,7 @@ class Plan:
     cluster: Cluster
     world: PlanWorld
     varied: Variations | None = None
-    """What is varied of each of `planned`; None: each is predicted as it stands."""
+    """Variations of each of `planned`; None: each is predicted as it stands."""
 
 
 def _can_be_written(path: Path) -> None:

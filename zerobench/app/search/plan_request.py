@@ -22,7 +22,7 @@ class PlanRequest:
     host_bandwidth: str = HOST_BANDWIDTH
     nvme: str | None = None
     blocks: str | None = None
-    """Whose times are expected; None for those of transformers."""
+    """Blocks of the expected times; None for those of transformers."""
     micro_batch: str | None = None
     gradient_accumulation: str | None = None
     global_batch: str | None = None
@@ -30,7 +30,7 @@ class PlanRequest:
     tokens_per_step: str | None = None
     """The same in tokens."""
     tunes: bool = False
-    """Whether selective checkpointing and DeepSpeed's keys are varied too."""
+    """True if selective checkpointing and DeepSpeed's keys are varied too."""
     sequence_length: str | None = None
     precision: str | None = None
     activation_checkpointing: bool = False
@@ -42,20 +42,20 @@ class PlanRequest:
     write_for: str | None = None
     """`trainer` for transformers' Trainer, which fills in what its arguments say."""
     fine_tune: bool = False
-    """Whether the hyperparameters are those of fine-tuning, not of training from the start."""
+    """True if the hyperparameters are those of fine-tuning, not of training from the start."""
     tokens: str | None = None
     price: str | None = None
     """Per GPU-hour, for what a training of `tokens` costs."""
     frontier: str | None = None
     evidence: str | None = None
-    """Where figures come from; None for the best that is at hand."""
+    """Source of figures; None for the best that is at hand."""
     formula: bool = False
     """Short for evidence formula."""
     measure: int | None = None
-    """How many of the best of a search are measured on this machine afterwards."""
+    """Number of the best of a search that are measured on this machine afterwards."""
     sets: list[str] | None = None
     details: bool = False
-    """Whether all reasons are shown too."""
+    """True if all reasons are shown too."""
     reports: Path = Path("reports")
 
 

@@ -22,7 +22,7 @@ class PlanWorld:
 
     evidence: Evidence
     note: str | None = None
-    """Why it is not the best one, where nobody asked for another."""
+    """Reason why it is not the best one, where nobody requested another."""
 
 
 def plan_world(asked: str | None, gpu: Gpu, *, by_formula: bool) -> PlanWorld:

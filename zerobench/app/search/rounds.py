@@ -17,7 +17,7 @@ from zerobench.records.trials import Trial, completed, ended_trials, is_whole
 from zerobench.report.figures.run.run_frontier import ran_out
 
 WITHIN = 0.01
-"""How closely a frontier is found, as a share of it: an allocator's rounding says no more."""
+"""Relative precision of a frontier: an allocator's rounding is as large."""
 
 Make = Callable[[Sequence[PlannedTrial], str], RunResult]
 """Runs the tries of a round, whose name it is told."""
@@ -29,12 +29,12 @@ class Question:
 
     axis: FrontierAxis
     words: str
-    """What the axis counts."""
+    """Unit of the axis, for people."""
     cells: Mapping[str, TrialSpec]
-    """By a name that the answer has too."""
+    """Trials by a name that the answer has too."""
     capacity_bytes: int
     needed_bytes: Callable[[Trial], int | None]
-    """What a trial takes of the capacity, whose figures are of all the work; None where nobody knows."""
+    """Need of a whole trial, to compare with the capacity; None if not known."""
     planned: Callable[[str, TrialSpec], PlannedTrial] = lambda _, trial: PlannedTrial(trial=trial)
     """A cell's try, with the rule that it breaks where it is made."""
 
@@ -54,7 +54,7 @@ class Answer:
     """Results of the searches."""
 
     frontiers: dict[str, Frontier] = field(default_factory=dict)
-    """By cell, without those that were given up."""
+    """Results by cell, without those that were given up."""
     trials: dict[tuple[str, int], Trial] = field(default_factory=dict)
     """All that were tried, by cell and step."""
     given_up: dict[str, str] = field(default_factory=dict)

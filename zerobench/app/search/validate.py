@@ -18,13 +18,13 @@ class Validation:
 
     run: Run
     parts: list[Part]
-    """What was compared, then each error."""
+    """Compared trials, then each error."""
     answer: Part
     """The errors of all phases together."""
     num_pairs: int
     """Predictions that stand beside something measured, or played solo."""
     has_failed: bool
-    """Whether a trial ended without figures, other than by a rule."""
+    """True if a trial ended without figures, other than by a rule."""
 
 
 def validate(path: Path) -> Validation:

@@ -15,7 +15,6 @@ import yaml
 from pydantic_core import to_json
 
 from zerobench.common.errors import UserError
-from zerobench.common.leftovers import remove_leftovers
 from zerobench.common.redaction import is_secret_name, redact_text, redact_value
 from zerobench.common.temporary_files import remove_leftovers
 from zerobench.config.deepspeed import build_ds_config

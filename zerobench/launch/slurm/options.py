@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from zerobench.common.errors import UserError, unknown_choice
 from zerobench.config.derived.machine import MAX_RANKS, Accelerator, Machine
 from zerobench.config.derived.strategy import STRATEGIES
-from zerobench.config.hardware.gpu_names import known_gpu
 from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.base import Spec, user_error
 from zerobench.config.trial.plain import one_line

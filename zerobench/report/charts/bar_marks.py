@@ -21,7 +21,7 @@ _THINNEST = 0.2
 _BEYOND = 2.0
 """A bar that is this many times as long as all that is to be seen beside it is cut off."""
 _APART = 0.2
-"""Of the axis: capacities closer than this share one label."""
+"""Share of the axis: capacities closer than this share one label."""
 _NAME_WIDTH = 7.0
 """About what a letter of a name within a bar, or of a figure beside it, takes."""
 _GAP = 6

@@ -13,7 +13,7 @@ BAR_HEIGHT = 18.72
 _LETTER = 6.5
 """About what a letter of a line above a bar takes."""
 _LINE = 15
-"""Of text, in pixels."""
+"""Height of a line of text, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class BarRows:
     names: Sequence[str]
     figures: Sequence[str]
     width: float
-    """Of the plot."""
+    """Width of the plot."""
     num_lines: int = 0
     """Above each bar: its name, and its figure in the same line or in one of its own."""
 

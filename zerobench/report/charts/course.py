@@ -40,7 +40,7 @@ KEY = "memory-over-the-step"
 MOST_TRIALS = 6
 _HEIGHT = 170
 _THINNEST = 0.003
-"""Of the axis: what is thinner at its thickest is left to the table."""
+"""Share of the axis: what is thinner at its thickest is left to the table."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.words import palette
 
 Interval = tuple[float, float]
-"""What a value lies between in eight of ten cases."""
+"""80% interval of a value."""
 
 
 def bars(places: Sequence[tuple[float, Interval]], x: alt.X, y: alt.Y) -> list[Mark]:

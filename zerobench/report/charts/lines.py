@@ -26,11 +26,11 @@ from zerobench.report.charts.series import Place, Series
 
 _PLOT_HEIGHT, _LABEL_GAP = 340, 13
 _NAMES = 195
-"""What the names of lines take beside a plot."""
+"""Width of the names of lines beside a plot."""
 _LETTERS = ascii_lowercase
-"""What a line is called at its end where its name stands in a list below."""
+"""Names of lines at their ends where the full names are in a list below."""
 _LETTER_ROOM = 16
-"""What that takes."""
+"""Width of such a letter."""
 
 
 def chart(

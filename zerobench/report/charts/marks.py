@@ -17,7 +17,7 @@ _MOST_FIGURES = 120
 _BASELINE = 1.0
 
 SIDES: Sequence[tuple[Literal["left", "right"], int, bool]] = (("left", 11, True), ("right", -11, False))
-"""How text stands beside a point: its alignment, its distance, and whether that is to the right."""
+"""Positions of text beside a point: its alignment, its distance, and whether that is to the right."""
 
 
 @dataclass(frozen=True)

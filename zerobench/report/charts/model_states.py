@@ -21,7 +21,7 @@ from zerobench.report.words.column_units import DECIMAL, Unit, byte_axis
 
 _KEY = "model-states"
 _ROOM = 1.3
-"""How far the axis goes on beyond the longest bar, for both sums in figures."""
+"""Factor of the axis beyond the longest bar, for both sums in figures."""
 _STATES = ("parameters", "gradients", "optimizer")
 
 

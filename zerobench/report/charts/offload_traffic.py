@@ -35,7 +35,7 @@ class _OffloadedBytes:
 
     trial: TrialFigures
     sizes: Mapping[Place, int]
-    """Of the places where it keeps anything."""
+    """Bytes in the places where it keeps anything."""
 
     @property
     def whole(self) -> int:

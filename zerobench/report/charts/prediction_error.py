@@ -22,7 +22,7 @@ _KEY = "predicted-against-measured"
 _PLACES = {Place.DEVICE: ("var(--category-parameters)", "circle"), Place.HOST: ("var(--category-gradients)", "square")}
 _MOST_BINS = 21
 _HEIGHT = 0.9
-"""Of a plot, for one of its width."""
+"""Height of a plot, for one of its width."""
 
 
 @dataclass(frozen=True)

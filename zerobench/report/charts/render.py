@@ -26,11 +26,11 @@ Specification = dict[str, Any]
 """A chart as Vega-Lite's JSON."""
 
 WIDTH = 900
-"""Of a drawing, in its own units; a page scales it."""
+"""Width of a drawing, in its own units; a page scales it."""
 NARROW = 360
-"""Of a drawing for a telephone, so that its letters keep their size there."""
+"""Width of a drawing for a telephone, so that its letters keep their size there."""
 _BESIDE = 75
-"""What the figures and the title of an axis take beside a plot, and the last figure of the axis below it."""
+"""Width of the figures and the title of an axis beside a plot, and of the last figure of the axis below it."""
 
 _LABEL_LIMIT, _LETTER = 340, 6.6
 """The most that the label of a row takes of a drawing, and about what one of its letters does."""

@@ -26,10 +26,10 @@ ALIKE = (*(name for name in KEYS if name not in _NAMES_ONE), "gpu", "settings")
 predicted for, and `settings`, DeepSpeed's keys that the sweep sets. A test holds that no axis is missing."""
 
 _COMPARED = {"strategy", "offload_optimizer", "offload_param", "optimizer", "evidence", "settings"}
-"""What lines are drawn beside each other for; in all else they had better be alike."""
+"""Axes that lines are drawn beside each other for; in all else they had better be alike."""
 
 Facts = Mapping[str, Any]
-"""What a trial is, by the names of ALIKE."""
+"""Settings of a trial, by the names of ALIKE."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Place:
     x: float
     y: float
     interval: tuple[float, float] | None = None
-    """Of an expected y: what it lies between in eight of ten cases."""
+    """80% interval of an expected y."""
     is_best: bool = False
-    """Whether it is on the front of its plot, where it has one."""
+    """True if it is on the front of its plot, where it has one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Series:
 
 
 _COLUMNS = {column.name: column for column in (Column("run_id", str, line=lambda value: f"@ {value}"), *LINE_COLUMNS)}
-"""What the name of a line may say, in its order."""
+"""Columns that the name of a line may have, in its order."""
 
 
 def _text(name: str, value: Any) -> str:

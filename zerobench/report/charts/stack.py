@@ -36,11 +36,11 @@ class Bar:
     parts: Sequence[Part]
     is_measured: bool
     capacity_bytes: int | None = None
-    """Of the device that it was on, where that is known."""
+    """Memory of the device that it was on, if known."""
     needed_bytes: int | None = None
     """All that a device has to hold, where that is known."""
     limit: int | None = None
-    """Where a bar of another order of magnitude is cut off, for the others to be seen."""
+    """Length at which a bar of another order of magnitude is cut off, for the others to be seen."""
 
     @property
     def whole(self) -> int:

@@ -74,7 +74,7 @@ class _Panel:
     phases: Sequence[_Phase]
     samples: Sequence[Sample]
     is_timed: bool
-    """Whether the axis is seconds; else each phase has the same width."""
+    """True if the axis is seconds; else each phase has the same width."""
 
     @property
     def largest_bytes(self) -> int:

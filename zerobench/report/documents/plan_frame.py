@@ -10,7 +10,7 @@ from zerobench.report.figures.trial import TrialFigures
 _TYPES = {
     name: "Int64" if name.endswith("_bytes") else "Float64" for name in VALUES if name not in {"configuration", "fits"}
 }
-"""Of the figures, also of a column in which none is known."""
+"""Types of the figures, also of a column in which none is known."""
 
 Frame = pd.DataFrame
 """For those who name what they hand on without importing pandas."""

@@ -146,7 +146,7 @@ def _pins(environment: Environment) -> list[str]:
 
 _CPU = "CPU ranks"
 _STAMP = re.compile(r"_(\d{8})-\d{6}")
-"""How a run's name says when it began (store.STAMP)."""
+"""Start of a run in its name (store.STAMP)."""
 
 
 def markdown_report(frames: RunFigures) -> str:

@@ -14,14 +14,14 @@ from zerobench.report.words.column_units import plain
 _ZERO_WIDTH_SPACE = "\N{ZERO WIDTH SPACE}"
 
 _HOST_ENDS = r"[a-z]{2}|biz|com|edu|gov|net|org|pro|web|xxx|aero|asia|coop|info|museum|name|shop|\u0440\u0444|xn--\w+"
-"""What linkify-it takes for the end of a host's name (its default list, and every country's two letters)."""
+"""Ends of host names by linkify-it (its default list, and every country's two letters)."""
 _SPECIAL = re.compile(
     rf"[\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=\S)\.(?=(?:{_HOST_ENDS})(?![^\W_]))", re.IGNORECASE
 )
 """Characters that mean something anywhere; an underscore within a word means nothing. The dot of what looks like a
 host's name is one too: GitHub leaves `train.py` alone, other renderers make a link to Paraguay of it."""
 _AT_START = re.compile(r"^(\s*)(#|[-+=](?=[\s=-]|$)|\d+(?=[.)](\s|$)))")
-"""What makes a line a heading, a list or a rule."""
+"""Beginnings of a line that make it a heading, a list or a rule."""
 _ACTS = re.compile(
     r"(?P<mention>@(?=[\w-]))"
     r"|(?P<number>(?:#|GH-)(?=\d))"

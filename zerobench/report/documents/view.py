@@ -38,13 +38,13 @@ NOT_INCLUDED = (
         "stragglers, data loading"
     ),
 )
-"""What a plan says nothing of, a sentence each."""
+"""Exclusions of a plan, a sentence each."""
 
 NOT_IN_FORMULAS = (
     "formula: allocator rounding and fragmentation (the largest that fits is up to a quarter too large); plan without "
     "--formula to include them"
 )
-"""What a plan says nothing of beside that, by formulas that do not know in which order tensors come and go."""
+"""Further exclusions of a plan by formulas, which do not know in which order tensors come and go."""
 
 _BY = {
     Evidence.EMULATED.value: " on an emulated GPU",
@@ -82,7 +82,7 @@ class PlanView:
     best: TrialFigures | None
     """None where nothing fits with room."""
     software: Sequence[str] = ()
-    """Of which releases it is, and what others need."""
+    """Releases that it is of, and what others need."""
 
 
 def plan_view(path: Path, cluster: Cluster, training: Training | None = None, made: Decided | None = None) -> PlanView:

@@ -33,7 +33,7 @@ class Candidate:
     """One trial that completed and can be believed; repeats of it together."""
 
     figures: TrialFigures
-    """Of its first repeat, with the largest needs of all of them."""
+    """Figures of its first repeat, with the largest needs of all of them."""
     work: Work
     is_reference: bool
     """True if it is the plain loop on one rank that the others are compared with, and no choice itself."""

@@ -26,15 +26,14 @@ class ChangeOutcome:
     says: tuple[str, ...]
     fits: bool
     needed_bytes: int | None
-    """Of one GPU, in all; None of CPU ranks, which have none."""
+    """Need of one GPU; None of CPU ranks, which have none."""
     host_node_bytes: int | None = None
-    """Of a node's memory, where it holds anything that is judged; or of `on_host` otherwise."""
+    """Need of a node's memory, where it holds anything that is judged; or of `on_host` otherwise."""
     slower: float | None = None
-    """By how much a step is expected to take longer than unchanged, as a share; None where the time model knows
-    either not."""
+    """Expected increase in step time as a share; None if the time of either is not known."""
     on_host: str = "a node's memory"
     on_cpu: bool = False
-    """Of CPU ranks, which have no GPU and no expected time."""
+    """True for CPU ranks, which have no GPU and no expected time."""
 
     @property
     def text(self) -> str:

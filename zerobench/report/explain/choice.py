@@ -40,11 +40,11 @@ class Choice:
     best: TrialFigures
     num_fitting: int
     num_tied: int
-    """How many are within AS_FAST of the fastest, the best among them."""
+    """Number within AS_FAST of the fastest, the best among them."""
     is_timed: bool
     """True if the time of any that fits is known."""
     num_unchecked: int = 0
-    """Of those that fit: the ones whose host memory nobody could check."""
+    """Number of those that fit whose host memory nobody could check."""
     rule: tuple[str, ...] = ()
     """Criteria among those that are as fast: offload, stage, and between them what they differ in."""
     runner_up: TrialFigures | None = None

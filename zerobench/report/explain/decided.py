@@ -24,7 +24,7 @@ class Relief:
     num_fitting: int = 0
     """Configurations that fit with those."""
     was_tight: bool = False
-    """Whether something fitted as asked, with less room than a recommendation needs."""
+    """True if something fitted as requested, with less room than a recommendation needs."""
 
     @property
     def words(self) -> str:
@@ -46,7 +46,7 @@ class Decided:
     relief: Relief | None = None
     """None where something fits as asked."""
     searched: str = ""
-    """How a search went, for people; empty for a plan whose configurations were all predicted."""
+    """Course of a search, for people; empty for a plan whose configurations were all predicted."""
 
     @property
     def best(self) -> TrialFigures | None:

@@ -27,9 +27,9 @@ class Decision(Record):
     configuration: str | None = None
     """Its name in the run's tables."""
     reason: str
-    """Why that one, or why none."""
+    """Reason for the recommendation, or for none."""
     expected_tokens_per_s: float | None = None
-    """Of all ranks; None where not known, or measured."""
+    """Expected rate of all ranks; None where not known, or measured."""
     runner_up: str | None = None
     """The next best with its time and memory against the recommended one's; None without one."""
     judged: list[str] = Field(default_factory=list)

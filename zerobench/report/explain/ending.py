@@ -29,7 +29,7 @@ _INSTALLED = re.compile(
 )
 """Files of installed packages, of Python itself and of zerobench."""
 _LAUNCHERS = re.compile(r"^(subprocess\.CalledProcessError|torch\.distributed\.\S*ChildFailedError|SystemExit)\b")
-"""What launchers raise because a rank has: it says nothing of why."""
+"""Exceptions that launchers raise because a rank failed: they do not have the cause."""
 _MOST_ERRORS = 2
 _MOST_LINES = 3
 

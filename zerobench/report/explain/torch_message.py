@@ -37,7 +37,7 @@ _FIGURES: dict[str, re.Pattern[str]] = {
 _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _RANK = re.compile(r"\[rank(\d{1,9})\]: ?")
 _PROCESS = re.compile(r"\[rank\d+\]:|\(\w{1,100} pid=\d{1,10}[^)]{0,200}\)")
-"""What torchrun or DeepSpeed, and Ray, put before each line of a process."""
+"""Prefix by torchrun, DeepSpeed or Ray of each line of a process."""
 _FRAMES = (
     re.compile(r'File "([^"]+)", line (\d+), in (\S+)'),
     re.compile(r"^[│|\s]*+(\S+\.py):(\d+) +in +([^\s│|]*+)[│|\s]*+$"),  # rich; the function may be in the next line
@@ -64,7 +64,7 @@ class TorchMessage:
 
     text: str
     rank: int | None
-    """Which torchrun or DeepSpeed put before the line."""
+    """Rank that torchrun or DeepSpeed put before the line."""
     frames: Sequence[Frame]
     """The traceback that ends in it, the innermost last."""
     on_host: bool
@@ -72,16 +72,17 @@ class TorchMessage:
     total_bytes: int | None = None
     free_bytes: int | None = None
     allowed_bytes: int | None = None
-    """What set_per_process_memory_fraction leaves to this process."""
+    """Memory that set_per_process_memory_fraction leaves to this process."""
     process_bytes: int | None = None
-    """What this process holds of the device, its context and libraries included, where torch could tell it apart."""
+    """Memory of the device that this process holds, its context and libraries included, where torch could tell it
+    apart."""
     other_processes_bytes: int | None = None
-    """What others hold; a container's own process may be among them where `process_bytes` is None."""
+    """Memory of others; a container's own process may be among them where `process_bytes` is None."""
     other_processes: int = 0
-    """How many these are."""
+    """Number of the others."""
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
-    """Of that, what CUDA graphs' pools hold."""
+    """The part of it that CUDA graphs' pools hold."""
     unallocated_bytes: int | None = None
     """Reserved by torch's allocator, and free within its segments."""
 

@@ -19,9 +19,9 @@ class MemoryUser:
     """A part of a training that takes memory."""
 
     does: str
-    """What it was doing, after "it"."""
+    """Its activity, after "it"."""
     settings: str
-    """What its size depends on."""
+    """Settings that its size depends on."""
 
 
 _GATHERS = MemoryUser(
@@ -112,7 +112,7 @@ _PHASES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("forward", (("torch/nn/modules/module.py", "_call_impl"), ("transformers/models/", ""))),
     ("initialization", (("torch/nn/modules/module.py", "_apply"),)),
 )
-"""By which frames, wherever they stand; the first phase that has one decides."""
+"""Phases by their frames, wherever they stand; the first phase that has one decides."""
 
 
 def phase_of(frames: Sequence[Frame]) -> str | None:

@@ -32,7 +32,7 @@ class StepPoint:
 
     step_index: int
     at_s: float
-    """When it ended, Unix time; the trial's start where the ranks marked nothing."""
+    """End of the step, Unix time; the trial's start where the ranks marked nothing."""
     loss: float | None
     learning_rate: float | None
     step_s: float | None
@@ -45,7 +45,7 @@ class ExportRow:
 
     trial: TrialFigures
     settings: Mapping[str, Setting]
-    """What defines the trial, by column name or dotted DeepSpeed key."""
+    """Settings that define the trial, by column name or dotted DeepSpeed key."""
     figures: Mapping[Figure, float]
     peaks: Mapping[Place, Instant]
     """The steady step's peak instant of each place, on the rank where it is largest; its categories sum to it."""

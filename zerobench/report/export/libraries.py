@@ -6,7 +6,7 @@ from typing import Any
 from zerobench.common.errors import UserError
 
 _PAGE_NEEDS = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
-"""What a page alone imports, and the package that brings it."""
+"""Modules that a page alone imports, and the package that brings each."""
 
 
 def require_page() -> None:

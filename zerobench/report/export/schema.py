@@ -27,7 +27,7 @@ KEYS: Mapping[str, str] = {
     "repeat": INTEGER,
     **{column.name: _DTYPES[column.kind] for column in KEY_COLUMNS},
 }
-"""Which trial a row belongs to, and what defines it; the first columns of `memory` and `trials`."""
+"""The trial of a row, and the settings that define it; the first columns of `memory` and `trials`."""
 
 MEMORY: Mapping[str, str] = {
     **KEYS,
@@ -81,7 +81,7 @@ NVML: Mapping[str, str] = {
 the node's index within the trial, which tells apart nodes that share a hostname, empty in older runs."""
 
 OF_TRIAL: Mapping[str, str] = {"run_id": STRING, "trial_id": STRING}
-"""Which trial a row belongs to, in tables that say nothing else of it."""
+"""The trial of a row, in tables that have nothing else of it."""
 
 _KINDS = {"int": INTEGER, "float": FLOAT}
 
@@ -150,7 +150,7 @@ STEPS: Mapping[str, str] = {**OF_TRIAL, **_columns_of(StepFigures)}
 
 
 NOTES: Mapping[str, str] = {**OF_TRIAL, **_columns_of(Note)}
-"""What a reader of the figures must know; `rank` is empty where the trial says it as a whole."""
+"""Notes for a reader of the figures; `rank` is empty if the note is of the whole trial."""
 
 
 def arrow_schema(columns: Mapping[str, str]) -> Any:

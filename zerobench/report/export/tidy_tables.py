@@ -167,7 +167,7 @@ def error_tables(pairs: Iterable[Pair], folder: Path) -> Iterator[Any]:
 
 
 _Rows = tuple[Path, Mapping[str, Any], Columns]
-"""Where an error says that rows are from, the keys of all of them, and the columns after the keys."""
+"""Source of the rows for errors, the keys of all of them, and the columns after the keys."""
 
 
 def _tables(row_sets: Iterable[_Rows], types: Any) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from zerobench.report.figures.memory_courses import ranks_with_courses, read_cou
 from zerobench.report.words.labels import labels
 
 NOTHING_KEPT = "no memory over the step recorded; trials with memory steps record it"
-"""What is said of a run without any."""
+"""Message for a run without any."""
 
 
 @dataclass(frozen=True)

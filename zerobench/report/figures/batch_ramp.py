@@ -20,7 +20,7 @@ class BatchFigures:
     """One size of a trial's global batch. None: not available."""
 
     tokens: int
-    """Of a step, all ranks together."""
+    """Tokens of a step, all ranks together."""
     first_step: int
     last_step: int
     timed_steps: int
@@ -29,7 +29,7 @@ class BatchFigures:
     tokens_per_s: float | None
     """Over all ranks; None for one rank alone of many, which nobody waited for."""
     peak_bytes: int | None
-    """Of the device, in the last step of this size that the ledger watched, on the rank with the largest."""
+    """Peak of the device, in the last step of this size that the ledger watched, on the rank with the largest."""
 
 
 class HasSpec(Protocol):

@@ -42,7 +42,7 @@ def _known() -> dict[str, float]:
 
 
 _NOISE = 0.04
-"""Of a measured time, by which like trials differ."""
+"""Noise of a measured time, by which like trials differ."""
 _ROUNDS = 12
 
 
@@ -51,12 +51,12 @@ class TimedStep(NamedTuple):
 
     gpu: Gpu
     of_passes: bool
-    """Of a rank that ran alone."""
+    """Factor of a rank that ran alone."""
     asked: TimedWork
     passes_s: float | None
     step_s: float
     assumptions: tuple[str, ...]
-    """What the shipped rates take for granted of it."""
+    """Assumptions of the shipped rates about it."""
 
     def logs(self, constants: StepConstants) -> list[float]:
         """Logarithms of measured over expected: of the passes, where they were timed, and of the whole step."""

@@ -18,7 +18,7 @@ class Space:
     needed_bytes: int | None
     capacity_bytes: int | None
     was_refused: bool = False
-    """Whether an allocator gave up within this capacity, be it for gaps alone."""
+    """True if an allocator gave up within this capacity, be it for gaps alone."""
 
     @property
     def room(self) -> float | None:
@@ -46,7 +46,7 @@ class Fit:
     device: Space
     host: Space
     needs_host: bool
-    """Whether host memory or a drive holds what a GPU would."""
+    """True if host memory or a drive holds states that a GPU would."""
 
     @property
     def is_known(self) -> bool:

@@ -36,7 +36,7 @@ class HeldBytes:
     rank_bytes: int | None
     """On the rank that holds most; None where ranks share it."""
     node_bytes: int
-    """By all ranks of a node."""
+    """Bytes of all ranks of a node."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from zerobench.report.figures.recovery import resumed
 from zerobench.report.figures.server import sides
 from zerobench.report.figures.speed import flops_per_s, nvme_bytes_per_s, speed_of, timed_tokens, why_void
 from zerobench.report.figures.standing import stood
-from zerobench.report.figures.strategy_figures import figures_of
+from zerobench.report.figures.strategy_figures import side_figures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.figures.trial_parts import (
     Note,
@@ -106,7 +106,7 @@ def trial_figures(trial: Trial, label: str = "", cluster: Cluster | None = None)
         batches=batch_figures(trial),
         holders=list(holders(trial)),
         standing=list(stood(trial)),
-        compared=list(figures_of(trial)),
+        compared=list(side_figures(trial)),
         resumed=resumed(trial, ()),
     )
 

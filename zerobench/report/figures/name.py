@@ -16,7 +16,7 @@ class TrialName:
     gpu: str | None
     status: str = Status.COMPLETED.value
     is_believed: bool = True
-    """Whether its losses and gradients do not speak against it."""
+    """False if its losses or gradients differ from its reference's."""
 
     @property
     def evidence_text(self) -> str:

@@ -19,7 +19,7 @@ SAME_MEMORY = 0.01
 """Host memory that differs by less, as a fraction of it, is the same."""
 
 Nodes = Mapping[str, Environment]
-"""What each node recorded, by its name."""
+"""Environments of the nodes, by name."""
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,11 @@ class Waterfall:
 
     rank: int
     used_bytes: int
-    """By NVML, at the end of the phase."""
+    """Used memory by NVML, at the end of the phase."""
     other_processes_bytes: int | None
     context_bytes: int | None
     collectives_bytes: int | None
-    """What NCCL took at its first collectives."""
+    """Memory that NCCL took at its first collectives."""
     slack_bytes: int
     """Reserved by torch's allocator and in no tensor, even at the phase's peak."""
     allocated_bytes: int

@@ -48,17 +48,17 @@ class Parity:
     """Largest absolute difference over the steps that are judged; infinite where a loss is not finite."""
     tolerance: float
     num_steps: int
-    """How many steps are judged: those that both have, until the reference's training turned unstable."""
+    """Number of judged steps: those that both have, until the reference's training turned unstable."""
     is_judged: bool = True
-    """Whether the trial must compute what its reference computes; one that changes the arithmetic by design (compressed
+    """True if the trial must compute what its reference computes; one that changes the arithmetic by design (compressed
     gradients) has a distance and no verdict."""
     are_norms_judged: bool = True
-    """Whether its gradients must, though an optimizer may make something else of them."""
+    """True if its gradients must, though an optimizer may make something else of them."""
     norm_difference: float | None = None
     """Largest distance of the norms (gradient_parity.distance); None where one of the two knows none."""
     norm_tolerance: float = 0.0
     is_cut: bool = False
-    """Whether it turned unstable (gradient_parity.num_stable_steps)."""
+    """True if it turned unstable (gradient_parity.num_stable_steps)."""
 
     @property
     def losses_agree(self) -> bool:

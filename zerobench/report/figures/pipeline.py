@@ -23,7 +23,7 @@ class StageRow:
     blocks: str | None
     """`0-2`: the first and the last of its blocks."""
     num_params: int | None
-    """Of the stage alone."""
+    """Parameters of the stage alone."""
     states: ModelStates | None
     peak_bytes: int | None
     """Device memory of a steady step."""
@@ -34,7 +34,7 @@ class StageRow:
     step_s: float | None
     """Median over the timed steps."""
     wait_s: float | None
-    """Of it, in which the rank neither computes nor updates."""
+    """The part of it in which the rank neither computes nor updates."""
     ideal_fraction: float
     """The bubble if every stage took equally long (config/derived/pipeline_steps.py)."""
     passed_bytes: int

@@ -23,7 +23,7 @@ class Transfers:
     """The saves of a trial, or its load. None: not available."""
 
     size_bytes: int
-    """Of one checkpoint, all files of all ranks."""
+    """Size of one checkpoint, all files of all ranks."""
     seconds: float
     """Median over the saves."""
     host_bytes: int | None

@@ -32,14 +32,14 @@ class Side:
     step_s: float | None
     """Median over the timed steps and the side's ranks."""
     wait_s: float | None
-    """Of it, waiting for the other side."""
+    """The part of it that waits for the other side."""
     sent_bytes: int | None
-    """By one rank in the steady step; None where nobody counted, as in TensorFlow's own gRPC."""
+    """Bytes sent by one rank in the steady step; None where nobody counted, as in TensorFlow's own gRPC."""
     received_bytes: int | None
     formula_bytes: int | None
-    """What it sends and receives together by Li et al. (config/derived/parameter_server.py)."""
+    """Bytes sent and received together by Li et al. (config/derived/parameter_server.py)."""
     staleness: Sequence[int] | None
-    """Of each gradient that was applied, in updates; None for workers, and where there were none."""
+    """Staleness of each gradient that was applied, in updates; None for workers, and where there were none."""
 
     @property
     def peak_bytes(self) -> int | None:

@@ -14,7 +14,7 @@ from zerobench.report.figures.environment_facts import Environment, at, text, ve
 from zerobench.report.words.column_units import plain
 
 FORMULAS_OF = "DeepSpeed 0.19.8, torch 2.13 and transformers 5"
-"""Whose source the closed forms were read in (zerobench.estimate.memory)."""
+"""Releases whose source the closed forms were read in (zerobench.estimate.memory)."""
 
 OTHERS_DIFFER = "; other releases may differ"
 

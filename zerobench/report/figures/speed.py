@@ -39,7 +39,7 @@ class Speed:
     peak_flops: float | None
     peak_source: str | None
     void: str | None
-    """Why the throughput is void, where it is; the figures of throughput are then None."""
+    """Reason why the throughput is void, where it is; the figures of throughput are then None."""
 
 
 def slowest_steps(trial: Trial) -> list[StepTime]:

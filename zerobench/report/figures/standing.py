@@ -25,7 +25,7 @@ class HeldShare:
     name: str
     size_bytes: int
     share: float
-    """Of all that torch had given out; of the host, of all that was known to be held."""
+    """Share of all that torch had given out; of the host, of all that was known to be held."""
 
 
 def stood(trial: Trial) -> Iterator[HeldShare]:

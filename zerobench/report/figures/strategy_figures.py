@@ -19,7 +19,7 @@ from zerobench.report.figures.stats import median, median_absolute_deviation
 
 
 @dataclass(frozen=True)
-class Figures:
+class SideFigures:
     """Figures of one side. Bytes of one rank in the steady step, seconds of a timed one. None: not available."""
 
     role: str
@@ -32,7 +32,7 @@ class Figures:
     """Median distance of the steps from their median."""
     tokens_per_s: float | None
     sent_bytes: float | None
-    """Of the rank that sends most."""
+    """Bytes of the rank that sends most."""
     received_bytes: float | None
     formula_sent_bytes: float | None
     formula_received_bytes: float | None
@@ -63,7 +63,7 @@ class Figures:
         return self.wait_fraction if self.exposed_fraction is None else self.exposed_fraction
 
 
-def figures_of(trial: Trial) -> Iterator[Figures]:
+def side_figures(trial: Trial) -> Iterator[SideFigures]:
     """The sides of a measured trial that completed, those that train first; none of any other."""
     if not completed(trial) or trial.spec.evidence is not Evidence.MEASURED or trial.spec.own is not None:
         return
@@ -71,7 +71,7 @@ def figures_of(trial: Trial) -> Iterator[Figures]:
         yield _side(trial, role)
 
 
-def _side(trial: Trial, role: str) -> Figures:
+def _side(trial: Trial, role: str) -> SideFigures:
     ranks = [rank for rank in trial.ranks if rank.role == role]
     busiest = max(ranks, key=lambda rank: (counted(rank) or Flow()).out_bytes)
     moved, formula = counted(busiest), by_closed_form(trial.spec, busiest)
@@ -79,7 +79,7 @@ def _side(trial: Trial, role: str) -> Figures:
     speed = speed_of(trial) if trains else None
     peak = largest_peak(trial, StepKind.STEADY, Place.DEVICE, role)
     built = ranks[0].parameters
-    return Figures(
+    return SideFigures(
         role=role,
         num_ranks=len(ranks),
         device_name=ranks[0].device_name,

@@ -26,7 +26,7 @@ from zerobench.report.figures.recovery import CheckpointFigures
 from zerobench.report.figures.server import Side
 from zerobench.report.figures.speed import Speed
 from zerobench.report.figures.standing import HeldShare
-from zerobench.report.figures.strategy_figures import Figures
+from zerobench.report.figures.strategy_figures import SideFigures
 from zerobench.report.figures.trial_parts import Note, PhaseFigures, RankFigures, StepFigures, largest_of
 
 
@@ -64,7 +64,7 @@ class TrialFigures:
     is_whole: bool
     """True if its memory is that of all the work: it completed, or did not fit and was played again with room."""
     why: str | None
-    """Why it has no figures, in one line; None where it completed."""
+    """Reason why it has no figures, in one line; None where it completed."""
     started_at_s: float | None
     ended_at_s: float | None
     nodes: Sequence[str]
@@ -75,11 +75,11 @@ class TrialFigures:
     timed_s: Sequence[float]
     """Seconds of the timed steps with the full batch, of the slowest rank in each."""
     timed_tokens: int
-    """Of all timed steps."""
+    """Tokens of all timed steps."""
     is_alone: bool
     """True if one rank ran alone of many."""
     void: str | None
-    """Why the throughput is void."""
+    """Reason why the throughput is void."""
     flops_formulas: Sequence[str]
     device_peak_bytes: int | None
     nvml_peak_bytes: int | None
@@ -120,19 +120,19 @@ class TrialFigures:
     """The largest of each place; where nobody watched within phases, as on NVMe, what lay there at that phase's end."""
     ranks: Sequence[RankFigures]
     phases: Sequence[PhaseFigures]
-    """Of the rank with the largest device peak, in every place."""
+    """Phases of the rank with the largest device peak, in every place."""
     steps: Sequence[StepFigures]
     notes: Sequence[Note]
     sides: Sequence[Side]
-    """Of a parameter server."""
+    """Sides of a parameter server."""
     stages: Sequence[StageRow]
-    """Of a pipeline."""
+    """Stages of a pipeline."""
     batches: Sequence[BatchFigures]
     holders: Sequence[Holder]
-    """Of host memory, where states are offloaded."""
+    """Holders of host memory, where states are offloaded."""
     standing: Sequence[HeldShare]
     """Memory held at the failed allocation."""
-    compared: Sequence[Figures]
+    compared: Sequence[SideFigures]
     """Its sides as they are compared with a single process, of a measured trial."""
     resumed: CheckpointFigures | None
     """Cost of its checkpoints; without the distance of its losses, which takes another trial."""

@@ -53,7 +53,7 @@ class Figure:
     """Of a whole static `<svg>` element with `var(--...)` and `currentColor`; None where the data allow no chart.
     Values in it are escaped by whoever makes it. A mark's `aria-label` is what hovering it shows."""
     columns: Columns
-    """What the chart shows, its columns named and its cells formatted for people."""
+    """Figures of the chart, its columns named and its cells formatted for people."""
 
     @property
     def svg(self) -> str | None:

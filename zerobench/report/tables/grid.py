@@ -24,7 +24,7 @@ class Header:
 
     text: str
     is_number: bool = False
-    """Whether its cells are set flush right."""
+    """True if its cells are set flush right."""
 
     @property
     def css(self) -> str:
@@ -38,7 +38,7 @@ class Row:
 
     cells: Sequence[str]
     kind: str = ""
-    """How it is marked besides its words: `predicted`, `doubted`, `failed`, `skipped`, or nothing."""
+    """Mark of the row besides its words: `predicted`, `doubted`, `failed`, `skipped`, or nothing."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ WHERE: Sequence[Column[Instant]] = (
     Column("rank", lambda instant: instant.rank_text, narrow="rank"),
     Column("phase", lambda instant: instant.phase.value, is_text=True),
 )
-"""Where the peak lies."""
+"""Position of the peak."""
 
 
 def _group(name: str, unit: Unit, *groups: str, narrow: str | None = None) -> Column[Instant]:

@@ -31,9 +31,9 @@ class Column(Generic[T]):
     """The header in 80 columns; None: left out there."""
     is_text: bool = False
     is_whole: bool = False
-    """Whether a terminal never breaks its texts, as it breaks no number."""
+    """True if a terminal never breaks its texts, as it breaks no number."""
     is_for_files: bool = True
-    """Whether Markdown and the page have it too."""
+    """True if Markdown and the page have it too."""
 
     @property
     def header(self) -> str:
@@ -67,18 +67,18 @@ class Table(Generic[T]):
 
     title: str
     caption: str
-    """How to read it."""
+    """Explanation of the columns."""
     columns: Sequence[Column[T]]
     """After the trial's name."""
     lines: Sequence[Line[T]]
     below: Sequence[str | Mark] = ()
-    """What the terminal says under it."""
+    """Lines of the terminal under it."""
     more: str = ""
     """More of how to read it, which 80 columns of terminal have no room for."""
     narrow_caption: str | None = None
-    """How to read it in 80 columns of terminal, where its columns are others there."""
+    """Explanation in 80 columns of terminal, where its columns are others there."""
     more_for_files: str = ""
-    """How to read the columns that Markdown and the page have more."""
+    """Explanation of the columns that Markdown and the page have more."""
     heading: str | None = None
     """The title in a terminal that names the unit, which the columns there then do not."""
 

@@ -23,7 +23,7 @@ class NvmlRow:
     peak_bytes: int | None
     missed_spike_bytes: int | None
     summaries: Sequence[NvmlSummary]
-    """Of the nodes where it sampled."""
+    """Summaries of the nodes where it sampled."""
 
     def group_bytes(self, *names: str) -> int | None:
         """Bytes of groups of categories at the peak."""

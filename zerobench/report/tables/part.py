@@ -20,7 +20,7 @@ class Listing(Generic[T]):
     columns: Sequence[Column[T]]
     rows: Sequence[T]
     kind: Callable[[T], str] = lambda _: ""
-    """How the page marks a row besides its words: see report/tables/grid.py."""
+    """Mark of a row on the page besides its words: see report/tables/grid.py."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class PlanAnswer:
 
     title: str
     first: Sequence[str] = ()
-    """What it needs and how fast it is; what to do next stands right below."""
+    """Its need and speed; the next commands follow right below."""
     rest: Sequence[str] = ()
 
     def with_next(self, what_to_do: Sequence[str], last: Sequence[str]) -> Part:
@@ -132,7 +132,7 @@ def script_speed(row: TrialFigures, expected: Interval) -> str:
 
 
 _HARDLY = 0.95
-"""Of a node's memory free: what a trial needs there that offloads nothing is then not worth a word."""
+"""Free share of a node's memory from which the need of a trial that offloads nothing is not reported."""
 
 
 def _training(best: TrialFigures, cluster: Cluster, training: Training | None) -> Iterator[str]:

@@ -123,7 +123,7 @@ class _Line:
     what: str
     phase: str
     cells: Mapping[str, str]
-    """By the names of `_COLUMNS`, and `peak`."""
+    """Cells by the names of `_COLUMNS`, and `peak`."""
 
 
 def _peak(pair: Pair, place: Place) -> Key | None:

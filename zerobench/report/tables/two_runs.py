@@ -50,7 +50,7 @@ _PLACES = {
     "used": "by NVML, less what was in use before",
     "resident": "the process of a CPU rank",
 }
-"""What the peaks of a place are of."""
+"""Names of the peaks of each place."""
 
 
 def _totals(rows: Sequence[MemoryChange]) -> Part:
@@ -125,7 +125,7 @@ def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
 
 
 _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driver", "GPUs", "processor", "host")
-"""What is worth a word where it is the same in both runs."""
+"""Facts that are reported where they are the same in both runs."""
 
 
 TITLE = "Memory and speed, before and after"

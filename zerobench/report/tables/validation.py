@@ -32,7 +32,7 @@ from zerobench.report.words.column_units import show_error, time_unit
 from zerobench.report.words.labels import shared_lines
 
 _IN_FILE = ": see errors.csv"
-"""Which has the cells that are counted and not named."""
+"""The file with the cells that are counted and not named."""
 
 
 def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Names) -> Iterator[Part]:

@@ -157,7 +157,7 @@ class DeepSpeedSettings:
 
 _DEFAULT = "default"
 _STAGE = "zero_optimization.stage"
-"""What the strategy says already, where a script's configuration sets it."""
+"""Keys that the strategy implies, where a script's configuration sets them."""
 _MOST_SETTINGS = 2
 _UNTELLING = ("enabled", "device", "type")
 """Last words of keys that mean nothing without their section."""

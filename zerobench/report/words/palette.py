@@ -39,10 +39,10 @@ CATEGORY_COLOURS: Mapping[str, Colour] = {
     "process": Colour("#4f4f4f", "#5f656c"),
     "unattributed": Colour("#000000", "#FFFFFF"),
 }
-"""By group of categories (zerobench.records.instants.GROUPS), in the order in which they are stacked."""
+"""Colours by group of categories (zerobench.records.instants.GROUPS), in the order in which they are stacked."""
 
 SHORT_NAMES: Mapping[str, str] = {group: group for group in CATEGORY_COLOURS}
-"""What fits on a bar."""
+"""Names that fit on a bar."""
 
 CATEGORY_NAMES: Mapping[str, str] = {
     **SHORT_NAMES,
@@ -52,10 +52,10 @@ CATEGORY_NAMES: Mapping[str, str] = {
     "small": "inputs, workspaces, rounding",
     "process": "other process memory",
 }
-"""What people read, by group."""
+"""Names for people, by group."""
 
 NARROW_NAMES: Mapping[str, str] = {**CATEGORY_NAMES, "buffers": "buffers"}
-"""What fits twice beside each other on a telephone."""
+"""Names that fit twice beside each other on a telephone."""
 
 STRATEGY_COLOURS: Mapping[str, Colour] = {
     "single": Colour("#4f4f4f", "#b4b8bd"),

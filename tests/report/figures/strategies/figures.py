@@ -10,7 +10,7 @@ from zerobench.records.instants import ModelStates
 from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.strategies.rows import ComparedSide, compare
-from zerobench.report.figures.strategy_figures import Figures
+from zerobench.report.figures.strategy_figures import SideFigures
 from zerobench.report.figures.trial import TrialFigures
 
 P = 1_000_000
@@ -47,7 +47,7 @@ def figures(asked: TrialSpec, step_s: float | None = 1.0, **known: Any) -> Trial
         "staleness": None,
     }
     trial = trial_figures(SampleTrial(asked, trial_record(asked), []))
-    return replace(trial, compared=[Figures(**{**usual, **seconds, **known})])
+    return replace(trial, compared=[SideFigures(**{**usual, **seconds, **known})])
 
 
 def rows(

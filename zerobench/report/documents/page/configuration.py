@@ -25,7 +25,7 @@ from zerobench.report.words.visible import visible
 MOST_IN_FULL = 20
 """Trials whose documents are in the page, some 20 kB each, and failures whose output is."""
 _MOST_CHARACTERS = 20_000
-"""Of one traceback; the end says what happened."""
+"""Length of one traceback; its end has the error."""
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,9 @@ class Comparison:
     only_new: Sequence[str]
     facts: Sequence[Fact]
     shared: Sequence[str]
-    """What the names of the trials leave out, and what their letters mean."""
+    """Settings that the names of the trials leave out, and meanings of their letters."""
     configuration: Sequence[SettingChange] = ()
-    """What the trials' DeepSpeed configurations say otherwise in NEW."""
+    """Changes of the trials' DeepSpeed configurations in NEW."""
 
     @property
     def peaks(self) -> list[MemoryChange]:

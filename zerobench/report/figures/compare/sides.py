@@ -18,26 +18,26 @@ from zerobench.report.figures.parity import grad_norms, losses
 from zerobench.report.figures.speed import at_full_batch, slowest_steps, why_void
 
 Where = tuple[str, StepKind]
-"""Which memory (a Place's value, RESERVED or RESIDENT), in the first step with start-up or in a steady one."""
+"""A memory (a Place's value, RESERVED or RESIDENT), in the first step with start-up or in a steady one."""
 
 LEDGER = (Place.DEVICE, Place.HOST, Place.NVME)
 """Places whose tensors are counted. A trial with a ledger that has no row of one of them holds nothing there."""
 
 RESERVED = "reserved"
-"""What torch's allocator holds of a GPU, tensors or not: what has to fit."""
+"""GPU memory that torch's allocator holds, tensors or not: what has to fit."""
 
 USED = "used"
-"""What NVML saw in use of a GPU, less what was there before the trial: context, kernels and NCCL are in it."""
+"""GPU memory in use by NVML, less what was there before the trial: context, kernels and NCCL are in it."""
 
 RESIDENT = "resident"
-"""What a CPU rank has in memory, by the kernel: device and host in one, where the ledger's host rows are what is left
-of it and may be below 0 (memory that was allocated and never touched)."""
+"""Memory of a CPU rank, by the kernel: device and host in one, where the ledger's host rows are what is left of it and
+may be below 0 (memory that was allocated and never touched)."""
 
 Work = tuple[str, str, str | None, range]
-"""What makes two trials the same: config_hash, evidence, simulated GPU, the ranks that were played."""
+"""Key of the same trial in two runs: config_hash, evidence, simulated GPU, the ranks that were played."""
 
 NOT_ENDED = "not ended"
-"""How a planned trial without a record stands."""
+"""Status of a planned trial without a record."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Repeat:
     """Its folder's name, which an older version may have made of the spec in another way."""
     spec: TrialSpec
     status: str
-    """How it ended, in words of a record, or NOT_ENDED."""
+    """Status of a record, or NOT_ENDED."""
     reason: str | None = None
     peaks: Mapping[Where, Instant] = field(default_factory=dict)
     """The peak of the rank that has the largest; empty unless the trial completed."""
     step_times_s: tuple[float, ...] = ()
     """The timed steps, each as its slowest rank took it; empty unless the trial completed."""
     void: str | None = None
-    """Why the times are no measure of the training, where they are not."""
+    """Reason why the times are no measure of the training, where they are not."""
     losses: tuple[float, ...] = ()
-    """Of each step; empty where each process draws its own (dropout), or saw no loss of the whole batch."""
+    """Loss of each step; empty where each process draws its own (dropout), or saw no loss of the whole batch."""
     grad_norms: tuple[float | None, ...] = ()
     """The same of the gradients' global norms; None for a step in which nobody computed it."""
     devices: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class Side:
 
     run: store.Run
     repeats: Mapping[Work, Sequence[Repeat]]
-    """By the work done, in the plan's order."""
+    """Repeats by the work done, in the plan's order."""
 
     @property
     def devices(self) -> frozenset[str]:

@@ -26,14 +26,14 @@ class SpeedChange:
     """The step times of one trial in both runs."""
 
     base_s: tuple[float, ...]
-    """What is tested of BASE, in seconds: medians of its processes, or the steps of the one process."""
+    """Tested values of BASE, in seconds: medians of its processes, or the steps of the one process."""
     new_s: tuple[float, ...]
     change: Change
     """Ratios are NEW over BASE: above 1 is slower."""
     over_processes: bool
-    """Whether the values are processes; else they are steps of one."""
+    """True if the values are processes; else they are steps of one."""
     void: str | None
-    """Why one of the runs has no throughput to compare."""
+    """Reason why one of the runs has no throughput to compare."""
 
     @property
     def verdict(self) -> str:

@@ -37,7 +37,7 @@ class Change:
     p_value: float
     """Two-sided."""
     smallest_p: float
-    """What p would be if every value of one group were above all of the other's."""
+    """The p if every value of one group were above all of the other's."""
 
     @property
     def can_be_significant(self) -> bool:

@@ -24,7 +24,7 @@ class Limit:
 
     capacity_bytes: int
     is_given: bool
-    """By the user; else it is all of the GPU's memory."""
+    """True if given by the user; else it is all of the GPU's memory."""
 
     def needed_bytes(self, trial: Trial) -> int | None:
         """Memory of a completed trial, to compare with the capacity; None where nobody watched.

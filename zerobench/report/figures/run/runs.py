@@ -59,7 +59,7 @@ class RunFigures:
     """Measured trials beside the single process that trains the same global batch."""
     predicted: Sequence[Errors]
     letters: Mapping[str, str]
-    """What names call a run, by its run_id: A, B, ...; empty where no trial is in two of the runs."""
+    """Letters of the runs in names, by run_id: A, B, ...; empty where no trial is in two of the runs."""
 
     @property
     def letters_sentence(self) -> str:

@@ -8,10 +8,10 @@ from zerobench.config.derived.batch import autotp_size
 from zerobench.config.derived.strategy import is_exact
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.report.figures.strategies.rows import ComparedSide
-from zerobench.report.figures.strategy_figures import Figures
+from zerobench.report.figures.strategy_figures import SideFigures
 
 NEAR = 0.05
-"""How far a figure may be from what is claimed of it: norms and flags are all-reduced beside what the papers count."""
+"""Largest distance of a figure from its claim: norms and flags are all-reduced beside what the papers count."""
 
 
 class Verdict(StrEnum):
@@ -72,7 +72,7 @@ def _is_plain(spec: TrialSpec) -> bool:
     return is_exact(spec) and spec.trains_all and alone
 
 
-def agrees_with_form(figures: Figures) -> bool:
+def agrees_with_form(figures: SideFigures) -> bool:
     pairs = ((figures.sent_bytes, figures.formula_sent_bytes), (figures.received_bytes, figures.formula_received_bytes))
     return all(is_near(measured, form) for measured, form in pairs)
 

@@ -17,7 +17,7 @@ from zerobench.config.axes.axes import SPEED
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.trial.trial import Compression, TrialSpec
 from zerobench.report.figures.parity import Parity
-from zerobench.report.figures.strategy_figures import Figures
+from zerobench.report.figures.strategy_figures import SideFigures
 from zerobench.report.figures.trial import TrialFigures
 
 
@@ -26,11 +26,11 @@ class ComparedSide:
     """One side of a trial, beside the others of its work. None: not available, or there is nothing to compare with."""
 
     trial: TrialFigures
-    figures: Figures
+    figures: SideFigures
     speed_up: float | None
     weak_efficiency: float | None
     saved_fraction: float | None
-    """Of the model states that a rank of `ddp` holds, the part that this one does not; below 0 where it holds more."""
+    """Share of the model states that a rank of `ddp` holds and this one does not; below 0 where it holds more."""
 
     @property
     def spec(self) -> TrialSpec:
@@ -96,7 +96,7 @@ def is_comparison(rows: Sequence[ComparedSide]) -> bool:
 
 class _Side(NamedTuple):
     trial: TrialFigures
-    figures: Figures
+    figures: SideFigures
 
     def work(self, batch: int) -> Hashable:
         """Key of the work that must be equal for seconds to be compared, with a global batch of that size."""
