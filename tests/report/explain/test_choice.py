@@ -123,3 +123,11 @@ def test_of_torchs_strategies_that_are_as_fast_the_one_is_taken_that_partitions_
     assert known(choose([divided, whole])).best is whole
     at_stage_3 = of(divided, strategy="zero3")
     assert known(choose([whole, at_stage_3])).best is at_stage_3
+
+
+def test_of_those_as_simple_and_as_fast_the_one_with_most_room_is_taken_by_the_room_that_is_believed() -> None:
+    tight, roomy = with_room(ON_GPU, 0.1), with_room(ON_GPU, 0.3)
+    assert known(choose([tight, roomy])).best is roomy
+    assert known(choose([tight, roomy], lambda row: 0.5 - row.room)).best is tight
+    best, near, nearer = timed(with_room(ON_GPU, 0.1), 1.0), timed(tight, 1.02), timed(roomy, 1.03)
+    assert known(decide([best, near, nearer])).runner_up is nearer
