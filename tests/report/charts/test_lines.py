@@ -74,7 +74,7 @@ def test_no_line_joins_trials_that_differ_in_an_axis(axis: str) -> None:
     both = [spec(**({"strategy": "zero2"} | one), gpus_per_node=ranks) for ranks in (2, 4) for one in pair(axis)]
     trials = [trial_figures(skipped_trial(one, "a_rule")) for one in both]
     places = [series.Place(one, one.spec.world_size, 1.0) for one in trials]
-    found, number = series.with_series(places, ("num_nodes", "world_size"))
+    found, number = series.assign_series(places, ("num_nodes", "world_size"))
     assert number == 2
     assert [sorted(place.x for place in line.places) for line in found] == [[2, 4], [2, 4]]
     assert len({line.name for line in found}) == 2

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.report.sample_run import model, skipped_trial, spec
-from zerobench.report.charts.series import MOST_LINES, Place, left_out_sentence, with_series
+from zerobench.report.charts.series import MOST_LINES, Place, assign_series, left_out_sentence
 from zerobench.report.charts.shown import axis_top, most_telling
 from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.trial import TrialFigures
@@ -37,7 +37,7 @@ def test_of_too_many_lines_those_are_drawn_that_differ_in_strategy_alone() -> No
     stages = [trial(f"zero{stage}", ranks=ranks) for stage in range(4) for ranks in (1, 2)]
     others = [trial("zero1", 2, ranks, f"model-{index}") for index in range(MOST_LINES) for ranks in (1, 2)]
     places = [Place(one, one.spec.world_size, 1.0) for one in [*others, *stages]]
-    found, number = with_series(places, ("num_nodes", "world_size"))
+    found, number = assign_series(places, ("num_nodes", "world_size"))
     assert number == 4 + MOST_LINES
     assert len(found) == MOST_LINES
     assert {place.trial.spec.strategy for line in found for place in line.places} == {
@@ -45,7 +45,7 @@ def test_of_too_many_lines_those_are_drawn_that_differ_in_strategy_alone() -> No
     }
     assert "16 of 20 lines" in left_out_sentence(found, number)
     apart = [Place(one, one.spec.world_size, 1.0) for one in (trial("zero1", 8, ranks, "x") for ranks in (1, 2))]
-    assert len(with_series([*places[-8:], *apart], ("num_nodes", "world_size"))[0]) == 5
+    assert len(assign_series([*places[-8:], *apart], ("num_nodes", "world_size"))[0]) == 5
 
 
 def test_a_frame_is_added_only_where_all_of_it_has_room() -> None:
@@ -56,7 +56,7 @@ def test_a_frame_is_added_only_where_all_of_it_has_room() -> None:
         for stage in range(stages)
         for one in (trial(f"zero{stage}", batch, ranks, name) for ranks in (1, 2))
     ]
-    found, number = with_series(places, ("num_nodes", "world_size"))
+    found, number = assign_series(places, ("num_nodes", "world_size"))
     assert (number, len(found)) == (21, 15)
 
 

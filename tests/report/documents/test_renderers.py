@@ -28,7 +28,7 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables import grid as page
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
+from zerobench.report.tables.memory import device_table, host_table, nvme_table, rank_spread_table
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.model_states import states_table
 from zerobench.report.tables.nvml import nvml_rows, nvml_table
@@ -92,7 +92,7 @@ VIEWS: dict[str, Callable[[], Table[Any]]] = {
     "batch_ramp": lambda: batch_ramp_table([figures(ramped())]),
     "checkpoints": lambda: checkpoints_table([figures(recovered(EVERY))]),
     "device": lambda: device_table([ONE]),
-    "over_ranks": lambda: over_ranks_table([ONE]),
+    "rank_spreads": lambda: rank_spread_table([ONE]),
     "host": lambda: host_table([figures(completed_trial(spec("zero3", gpus_per_node=2, **NVME)))]),
     "nvme": lambda: nvme_table([figures(completed_trial(spec("zero3", gpus_per_node=2, **NVME)))]),
     "states": lambda: states_table([ONE]),
@@ -284,7 +284,7 @@ def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:
         assert make(none).lines == []
     assert outcomes_table(none).lines == []
     failed = [figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))]
-    of_completed: Sequence[Callable[[Any], Table[Any]]] = (device_table, over_ranks_table, states_table, parity_table)
+    of_completed: Sequence[Callable[[Any], Table[Any]]] = (device_table, rank_spread_table, states_table, parity_table)
     assert [view(failed).lines for view in of_completed] == [[]] * 4
     assert speed_table(failed).lines == []
 

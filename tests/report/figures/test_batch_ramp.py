@@ -10,8 +10,8 @@ from zerobench.records.records import StepBatch, StepTime
 from zerobench.records.store import load_run
 from zerobench.report.charts import batch_ramp as chart
 from zerobench.report.export.run_frames import RunFrames, run_frames
-from zerobench.report.figures.batch_ramp import batch_figures, with_their_fixed
-from zerobench.report.figures.speed import at_full_batch, speed_of, step_seconds_by_rank, timed_tokens
+from zerobench.report.figures.batch_ramp import batch_figures, ramped_and_fixed
+from zerobench.report.figures.speed import full_batch_values, speed_of, step_seconds_by_rank, timed_tokens
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.words.labels import labels
 
@@ -93,20 +93,20 @@ def test_the_figures_of_a_ramped_trial_are_those_of_its_full_batch() -> None:
     assert speed.tokens_per_s == pytest.approx(FULL / 0.6)
     assert step_seconds_by_rank(trial) == pytest.approx({0: 0.59, 1: 0.6})
     assert sum(timed_tokens(trial)) == FULL // 4 + 2 * (FULL // 2) + 2 * FULL
-    assert at_full_batch(trial, "abcde") == ["d", "e"]
+    assert full_batch_values(trial, "abcde") == ["d", "e"]
 
 
 def test_records_from_before_batches_could_grow_are_of_one_size() -> None:
     trial = other()
     assert batch_figures(trial) == []
     assert timed_tokens(trial) == [2 * 8 * 1024] * 7
-    assert at_full_batch(trial, "abc") == ["a", "b", "c"]
+    assert full_batch_values(trial, "abc") == ["a", "b", "c"]
 
 
 def test_a_ramped_trial_stands_beside_the_same_work_with_a_fixed_batch_and_no_other() -> None:
     trials = [other(), fixed(), ramped()]
-    assert with_their_fixed(trials) == [fixed(), ramped()]
-    assert with_their_fixed(trials[:2]) == []
+    assert ramped_and_fixed(trials) == [fixed(), ramped()]
+    assert ramped_and_fixed(trials[:2]) == []
 
 
 def test_names_tell_the_ramp_from_the_fixed_batch() -> None:

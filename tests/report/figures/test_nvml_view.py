@@ -5,7 +5,7 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from zerobench.common.vocabulary import Phase, StepKind
 from zerobench.records.instants import GROUPS
-from zerobench.report.figures.nvml_view import missed_spike_bytes, nvml_peak_bytes, waterfall, why_no_nvml
+from zerobench.report.figures.nvml_view import missed_spike_bytes, nvml_missing_reason, nvml_peak_bytes, waterfall
 
 
 def two_ranks() -> SampleTrial:
@@ -47,7 +47,7 @@ def test_without_nvml_there_is_no_waterfall_but_a_reason() -> None:
     trial = on_cpu(two_ranks())
     assert waterfall(trial) is None
     assert nvml_peak_bytes(trial) is None
-    assert why_no_nvml([trial, trial]) == ["libnvidia-ml.so.1 was not found"]
+    assert nvml_missing_reason([trial, trial]) == ["libnvidia-ml.so.1 was not found"]
 
 
 def test_only_devices_that_the_trial_ran_on_count() -> None:

@@ -119,8 +119,8 @@ def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is
         label = next(line.split()[0] for line in table.splitlines() if "0 server" in line)
         assert sum(line.startswith(label) for line in table.splitlines()) == 2, table
         assert "Servers: separate rows." in " ".join(table.split())
-    [over_ranks] = [section for title, section in tables.items() if title.startswith("Device memory across ranks")]
-    assert "Without servers." in " ".join(over_ranks.split())
+    [rank_spreads] = [section for title, section in tables.items() if title.startswith("Device memory across ranks")]
+    assert "Without servers." in " ".join(rank_spreads.split())
     [apart] = [section for title, section in tables.items() if title.startswith("Parameter server and workers")]
     assert "server" in apart
     assert "worker" in apart

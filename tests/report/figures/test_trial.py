@@ -18,7 +18,7 @@ from zerobench.config.hardware.usual_node import HOST_BANDWIDTH
 from zerobench.estimate.time.bound import step_bound
 from zerobench.records.records import DeviceMemory, Failure, MemoryRow, NvmlDevice, NvmlSummary, PhaseMark, RankRecord
 from zerobench.report.export.rows import PARTS
-from zerobench.report.figures.batch_ramp import with_their_fixed
+from zerobench.report.figures.batch_ramp import ramped_and_fixed
 from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.recovery import loss_distance, resumed
 from zerobench.report.tables.model import lines_of
@@ -296,7 +296,7 @@ def test_a_trial_that_was_resumed_has_the_distance_of_its_losses_once_the_same_w
     made = recovered(EVERY, convert_s=3.0)
     found = trial_figures(made)
     assert found.resumed == resumed(made, ())
-    told = known(found.beside("a label", None, loss_distance(made, [made])).resumed)
+    told = known(found.named("a label", None, loss_distance(made, [made])).resumed)
     assert (told.loss_distance, told.convert_s) == (0.0, 3.0)
     crashed = made.with_record(status=Status.CRASH)
     assert trial_figures(crashed).resumed is None
@@ -305,6 +305,6 @@ def test_a_trial_that_was_resumed_has_the_distance_of_its_losses_once_the_same_w
 
 def test_only_batches_that_grow_and_those_of_the_same_work_stand_beside_each_other() -> None:
     trials = [trial_figures(one) for one in (other(), fixed(), ramped())]
-    found = lines_of(with_their_fixed(trials), lambda one: one.batches)
+    found = lines_of(ramped_and_fixed(trials), lambda one: one.batches)
     assert [line.trial.trial_id for line in found] == [fixed().record.trial_id, *[ramped().record.trial_id] * 3]
-    assert with_their_fixed(trials[:2]) == []
+    assert ramped_and_fixed(trials[:2]) == []

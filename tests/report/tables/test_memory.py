@@ -7,7 +7,7 @@ from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.config.derived.roles import Role
 from zerobench.records.records import RankRecord
 from zerobench.report.figures.make import trial_figures
-from zerobench.report.tables.memory import device_table, over_ranks_table
+from zerobench.report.tables.memory import device_table, rank_spread_table
 
 LARGE = 70 * GIB
 
@@ -38,7 +38,7 @@ def test_a_servers_start_up_peak_is_shown_in_its_row_and_not_in_its_workers(tria
 
 
 def test_the_spread_over_ranks_leaves_the_servers_start_up_peak_out(trial: SampleTrial) -> None:
-    [line] = over_ranks_table([trial_figures(trial)]).lines
+    [line] = rank_spread_table([trial_figures(trial)]).lines
     assert 0 < (line.figures.start_up_bytes or 0) < LARGE
 
 

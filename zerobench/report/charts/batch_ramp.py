@@ -9,7 +9,7 @@ from zerobench.common.units import format_bytes
 from zerobench.report.charts.marks import point, points, strategy_stroke
 from zerobench.report.charts.render import Specification, arranged, drawing, in_columns, layered, mark, reach
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
-from zerobench.report.figures.batch_ramp import BatchFigures, with_their_fixed
+from zerobench.report.figures.batch_ramp import BatchFigures, ramped_and_fixed
 from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.batch_ramp import batch_ramp_table
@@ -26,7 +26,7 @@ Size = tuple[TrialFigures, BatchFigures]
 
 def figure(runs: RunFigures) -> Figure | None:
     """Each size of the batch of ramped trials and of their fixed ones; None where no trial's batch grew."""
-    batches = [(trial, size) for trial in with_their_fixed(whole(runs.figures)) for size in trial.batches]
+    batches = [(trial, size) for trial in ramped_and_fixed(whole(runs.figures)) for size in trial.batches]
     if not batches:
         return None
     title = "Batch ramp"

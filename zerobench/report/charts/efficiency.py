@@ -60,7 +60,7 @@ def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]
     """Lines of trials at their per cent, 100 on the fewest ranks of each; and how many lines there are."""
     rates = [(trial, rate) for trial in whole(runs.figures) if (rate := trial.rate) is not None]
     places = [Place(trial, trial.spec.world_size, rate.tokens_per_s, rate.interval) for trial, rate in rates]
-    drawn, number = series.with_series(places, varying, fixed)
+    drawn, number = series.assign_series(places, varying, fixed)
     return [Series(line.name, _percent(line)) for line in drawn], number
 
 

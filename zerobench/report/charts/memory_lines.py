@@ -77,7 +77,7 @@ def _memory_lines(
     `axis` makes the axis for the values that are drawn, and says what they are counted in; `say` puts one in words.
     """
     known = [(trial, x(trial), trial.device_peak_bytes) for trial in whole(runs.figures)]
-    drawn, number = series.with_series(
+    drawn, number = series.assign_series(
         [Place(trial, value, peak) for trial, value, peak in known if value is not None and peak], varying
     )
     if not drawn:

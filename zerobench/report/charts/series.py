@@ -69,7 +69,9 @@ def _text(name: str, value: Any) -> str:
     return "" if column.line is None or value is None or value == column.silent else column.line(value)
 
 
-def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence[str] = ()) -> tuple[list[Series], int]:
+def assign_series(
+    places: Sequence[Place], varying: Sequence[str], fixed: Sequence[str] = ()
+) -> tuple[list[Series], int]:
     """The lines that `places` are on; and how many lines there are.
 
     A line joins trials alike in ALIKE but for `varying`, and in `fixed`, and has two values of x at least. Of more than

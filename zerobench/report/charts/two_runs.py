@@ -11,7 +11,7 @@ from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
 from zerobench.report.figures.compare.comparison import Comparison
-from zerobench.report.figures.compare.memory import MemoryChange, RepeatedPeak, where_name
+from zerobench.report.figures.compare.memory import MemoryChange, RepeatedPeak, place_name
 from zerobench.report.figures.compare.sides import Where
 from zerobench.report.tables.figure import Figure
 from zerobench.report.words.column_units import byte_axis
@@ -34,7 +34,7 @@ def _figure(where: Where, peaks: Sequence[MemoryChange]) -> Figure:
     shown = peaks[:_MOST_PAIRS]
     bars = cut([bar for peak in shown for bar in _pair(peak)], 0)
     unit = byte_axis(bar.whole for bar in bars)
-    name = where_name(where)
+    name = place_name(where)
     key = f"memory-{name.replace(' ', '-')}"
     title = f"Peak {name} memory by category, BASE and NEW"
     counted = "" if len(shown) == len(peaks) else f" {len(shown)} of {len(peaks):,} trials."

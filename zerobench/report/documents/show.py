@@ -19,7 +19,7 @@ from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.node_facts import node_lines
 from zerobench.report.figures.nodes import node_name
 from zerobench.report.figures.notes import each_once, listed, sentences, who_says
-from zerobench.report.figures.nvml_view import why_no_nvml
+from zerobench.report.figures.nvml_view import nvml_missing_reason
 from zerobench.report.figures.parity import ParityJudge
 from zerobench.report.figures.predictions.predicted import join
 from zerobench.report.figures.recovery import loss_distance
@@ -74,7 +74,7 @@ def _report(
     specs = [trial.spec for trial in trials]
     judge, names = ParityJudge(trials), labels(specs)
     figures = [
-        trial_figures(trial).beside(name, judge.judge(trial), loss_distance(trial, head))
+        trial_figures(trial).named(name, judge.judge(trial), loss_distance(trial, head))
         for trial, name in zip(head, names, strict=False)
     ]
     rows = compare(figures)
@@ -105,12 +105,14 @@ def _predicted(
 def _driver(shown: Sequence[tuple[Trial, TrialFigures]]) -> Iterator[Shown]:
     """Memory by the driver, of ranks and from outside; without any, the reason if it was expected."""
     rows = [Line(figures.name, row) for trial, figures in shown for row in (nvml_rows(trial) if trial.ranks else ())]
-    reasons = why_no_nvml(trial for trial, _ in shown if trial.ranks)
+    reasons = nvml_missing_reason(trial for trial, _ in shown if trial.ranks)
     if not rows and reasons and any(rank.device_type == "cuda" for trial, _ in shown for rank in trial.ranks):
         yield Part("NVML", f"No driver readings: {plain(listed(reasons))}.")
     yield nvml_table(rows, reasons)
     watched = [Line(figures.name, row) for trial, figures in shown for row in watched_rows(trial)]
-    yield watched_table(watched, why_no_nvml(trial for trial, _ in shown if trial.record.host and not trial.ranks))
+    yield watched_table(
+        watched, nvml_missing_reason(trial for trial, _ in shown if trial.record.host and not trial.ranks)
+    )
 
 
 def _notes(head: Sequence[Trial], names: Sequence[str]) -> Iterator[Part]:

@@ -142,7 +142,7 @@ def _details(
     yield from memory_tables(rows, cluster)
     yield from time_tables(rows, training)
     ended = [named for named in shown if completed(named[1]) or not is_whole(named[1])]
-    yield outcomes_table([trial_figures(trial).beside(label, None, None) for label, trial in ended])
+    yield outcomes_table([trial_figures(trial).named(label, None, None) for label, trial in ended])
     if rows:
         yield from losers(rows, best)
         yield from _expected_terms(best)

@@ -9,7 +9,7 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
 from zerobench.report.tables.host_parameters import host_parameters_table
-from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
+from zerobench.report.tables.memory import device_table, host_table, nvme_table, rank_spread_table
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.model_states import states_table
 from zerobench.report.tables.outcomes import outcomes_table
@@ -50,7 +50,7 @@ VIEWS: Sequence[View] = (
     View("trials", Document.PAGE),
     View("reasons", Document.PAGE),
     View("memory", Document.TEXTS, device_table),
-    View("ranks", Document.TERMINAL, over_ranks_table),
+    View("ranks", Document.TERMINAL, rank_spread_table),
     View("host-memory", Document.TERMINAL, host_table),
     View("nvme", Document.TERMINAL, nvme_table),
     View("host", Document.EACH, host_parameters_table),

@@ -11,7 +11,6 @@ from zerobench.common.units import counted
 from zerobench.common.vocabulary import Status
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.report.figures.capacity import total_needs, when_needed
 from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.stats import median, median_range
 from zerobench.report.figures.trial import TrialFigures
@@ -63,7 +62,7 @@ class Candidate:
     @property
     def needs_most(self) -> str:
         """`at start-up` or `in steps`: when the device holds most."""
-        return when_needed(total_needs(self.figures.needs)).partition(",")[0]
+        return self.figures.need_moments.partition(",")[0]
 
     @property
     def capacity_bytes(self) -> int | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from zerobench.common.units import format_bytes
 from zerobench.report.explain.topic import Topic, says
-from zerobench.report.figures.capacity import total_needs, when_needed
 from zerobench.report.figures.fit import Space
 from zerobench.report.figures.trial import TrialFigures
 
@@ -99,7 +98,7 @@ def unchanged_topic(row: TrialFigures | None) -> list[Topic]:
     space, instant = row.device, row.steady_peak
     held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
     parts = [f"{name.words}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
-    lines = [*says(_fit("each GPU's", space, when_needed(total_needs(row.needs)))), *says(*parts, depth=1)]
+    lines = [*says(_fit("each GPU's", space, row.need_moments)), *says(*parts, depth=1)]
     if row.host.room is not None:
         lines += says(_fit("a node's", row.host))
     return [Topic("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]

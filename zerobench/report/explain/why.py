@@ -17,7 +17,7 @@ from zerobench.records.trials import Trial, case_of
 from zerobench.report.explain.memory_causes import MOMENTS, cause, reduce_buckets
 from zerobench.report.explain.remedies import SMALLER_BUCKET, remedy
 from zerobench.report.explain.topic import phase_words, signed_bytes
-from zerobench.report.figures.capacity import DeviceNeed, host_instant, total_needs, when_needed
+from zerobench.report.figures.capacity import DeviceNeed, host_instant
 from zerobench.report.figures.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.words.labels import brief
@@ -58,7 +58,7 @@ def _does_not_fit(row: TrialFigures) -> Iterator[str]:
     if need is not None and over_bytes > 0:
         yield (
             f"does not fit: needs {format_bytes(need.total_bytes)} of {format_bytes(capacity_bytes)} per GPU, "
-            f"{format_bytes(over_bytes)} too much ({when_needed(total_needs(row.needs))})"
+            f"{format_bytes(over_bytes)} too much ({row.need_moments})"
             + (f", most tensors in {phase_words(need.instant.step, need.instant.phase)}" if need.instant else "")
         )
         if need.instant is not None:

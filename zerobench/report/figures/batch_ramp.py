@@ -49,7 +49,7 @@ def work_of(trial: HasSpec) -> str:
     return trial.spec.model_copy(update={"batch_ramp": None}).config_hash
 
 
-def with_their_fixed(trials: Sequence[T]) -> list[T]:
+def ramped_and_fixed(trials: Sequence[T]) -> list[T]:
     """The ramped ones of `trials` and those that do the same with a fixed batch, in their order."""
     ramped = {work_of(trial) for trial in trials if trial.spec.batch_ramp is not None}
     return [trial for trial in trials if ramped and work_of(trial) in ramped]

@@ -28,7 +28,7 @@ from zerobench.report.figures.parity import losses
 from zerobench.report.figures.pipeline import stages
 from zerobench.report.figures.recovery import resumed
 from zerobench.report.figures.server import sides
-from zerobench.report.figures.speed import flops_per_s, nvme_bytes_per_s, speed_of, timed_tokens, why_void
+from zerobench.report.figures.speed import flops_per_s, nvme_bytes_per_s, speed_of, timed_tokens, void_reason
 from zerobench.report.figures.standing import stood
 from zerobench.report.figures.strategy_figures import side_figures
 from zerobench.report.figures.trial import TrialFigures
@@ -72,7 +72,7 @@ def trial_figures(trial: Trial, label: str = "", cluster: Cluster | None = None)
         timed_s=array("d", [step.step_s for step in speed.steps] if speed else []),
         timed_tokens=sum(timed_tokens(trial)),
         is_alone=not all_ranks_ran(trial),
-        void=why_void(trial),
+        void=void_reason(trial),
         flops_formulas=tuple(dict.fromkeys(rank.flops_formula for rank in trial.ranks if rank.flops_formula)),
         device_peak_bytes=device_peak_bytes(trial) if is_whole(trial) else None,
         nvml_peak_bytes=nvml_peak_bytes(trial),

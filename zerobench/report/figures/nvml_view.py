@@ -108,7 +108,7 @@ def waterfall(trial: Trial) -> Waterfall | None:
     )
 
 
-def why_no_nvml(trials: Iterable[Trial]) -> list[str]:
+def nvml_missing_reason(trials: Iterable[Trial]) -> list[str]:
     """The reasons that samplers gave for having sampled nothing, each once; empty where none ran."""
     summaries = [summary for trial in trials for summary in trial.record.nvml]
     return list(dict.fromkeys(s.reason or "no reason given" for s in summaries if not s.available))

@@ -16,7 +16,7 @@ from zerobench.estimate.time.collectives import bytes_per_element
 from zerobench.records.instants import Instant, ModelStates, largest_model_states, largest_peak
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, completed, roles
-from zerobench.report.figures.speed import at_full_batch
+from zerobench.report.figures.speed import full_batch_values
 from zerobench.report.figures.stats import median
 
 
@@ -72,7 +72,7 @@ def sides(trial: Trial) -> list[Side]:
 
 def _side(trial: Trial, role: str) -> Side:
     ranks = [rank for rank in trial.ranks if rank.role == role]
-    times = [time for rank in ranks for time in at_full_batch(trial, rank.step_times)]
+    times = [time for rank in ranks for time in full_batch_values(trial, rank.step_times)]
     waits = [time.wait_s for time in times if time.wait_s is not None]
     return Side(
         role=role,

@@ -60,7 +60,7 @@ def timed_tokens(trial: Trial) -> list[int]:
     return noted or [trial.spec.global_batch_tokens] * len(rank.step_times)
 
 
-def at_full_batch(trial: Trial, timed: Sequence[T]) -> list[T]:
+def full_batch_values(trial: Trial, timed: Sequence[T]) -> list[T]:
     """The values of timed steps with the full batch: all of them where it is fixed."""
     if trial.spec.batch_ramp is None:
         return list(timed)
@@ -82,7 +82,7 @@ def speed_of(trial: Trial) -> Speed | None:
     steps = _timed(trial)
     if not steps:
         return None
-    seconds, void = _median([time.step_s for time in steps]), why_void(trial)
+    seconds, void = _median([time.step_s for time in steps]), void_reason(trial)
     flops = None if void else flops_per_s(trial, seconds)
     is_known = all(map(trial.spec.knows, ("micro_batch_size", "gradient_accumulation_steps")))
     samples = trial.spec.global_batch_size / seconds if all_ranks_ran(trial) and not void and is_known else None
@@ -103,7 +103,7 @@ def speed_of(trial: Trial) -> Speed | None:
     )
 
 
-def why_void(trial: Trial) -> str | None:
+def void_reason(trial: Trial) -> str | None:
     """Reason why the speed of `trial` is void; None where it is not, or nothing was timed."""
     retries = alloc_retries(trial)
     return f"{retries} allocator retries" if retries and _timed(trial) else None
@@ -111,7 +111,7 @@ def why_void(trial: Trial) -> str | None:
 
 def _timed(trial: Trial) -> list[StepTime]:
     """The timed steps with the full batch of a trial that completed."""
-    return at_full_batch(trial, slowest_steps(trial)) if completed(trial) else []
+    return full_batch_values(trial, slowest_steps(trial)) if completed(trial) else []
 
 
 def _median(values: Sequence[float]) -> float:
@@ -134,7 +134,7 @@ def flops_per_s(trial: Trial, seconds: float) -> float | None:
 def step_seconds_by_rank(trial: Trial) -> dict[int, float]:
     """The median step time of each rank that timed steps, in seconds."""
     ranks = workers(trial) or trial.ranks
-    timed = {rank.rank: [time.step_s for time in at_full_batch(trial, rank.step_times)] for rank in ranks}
+    timed = {rank.rank: [time.step_s for time in full_batch_values(trial, rank.step_times)] for rank in ranks}
     return {rank: _median(seconds) for rank, seconds in timed.items() if seconds}
 
 

@@ -16,7 +16,7 @@ from zerobench.estimate.time.step import ExpectedStep
 from zerobench.records.instants import Instant
 from zerobench.records.trials import Trial
 from zerobench.report.figures.batch_ramp import BatchFigures
-from zerobench.report.figures.capacity import DeviceNeed, largest_need
+from zerobench.report.figures.capacity import DeviceNeed, largest_need, total_needs, when_needed
 from zerobench.report.figures.fit import Fit, Space
 from zerobench.report.figures.host_parameters import Holder
 from zerobench.report.figures.name import TrialName
@@ -170,6 +170,11 @@ class TrialFigures:
         return largest_need(self.needs)
 
     @property
+    def need_moments(self) -> str:
+        """Moment of the larger need, and the size of the other: `at start-up, steps 59.56 GiB`; empty if not known."""
+        return when_needed(total_needs(self.needs))
+
+    @property
     def device(self) -> Space:
         """One GPU's memory."""
         return self.fit.device
@@ -299,7 +304,7 @@ class TrialFigures:
         """The largest steady peak of `place`, by category."""
         return next((instant for where, instant in self.peaks if where is place), None)
 
-    def beside(self, label: str, parity: Parity | None, loss_distance: float | None) -> TrialFigures:
+    def named(self, label: str, parity: Parity | None, loss_distance: float | None) -> TrialFigures:
         """Copy with the label, parity and loss distance, which depend on the other trials."""
         with_distance = self.resumed and replace(self.resumed, loss_distance=loss_distance)
         return replace(self, label=label, parity=parity, resumed=with_distance)

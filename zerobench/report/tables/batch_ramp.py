@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from zerobench.report.figures.batch_ramp import BatchFigures, with_their_fixed
+from zerobench.report.figures.batch_ramp import BatchFigures, ramped_and_fixed
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
 from zerobench.report.words.column_units import byte_unit, show_whole, time_unit
@@ -17,7 +17,7 @@ HOW_TO_READ = (
 
 def batch_ramp_table(trials: Sequence[TrialFigures]) -> Table[BatchFigures]:
     """A row for each size of a batch that grows, and of the same work's fixed one."""
-    lines = lines_of(with_their_fixed(trials), lambda trial: trial.batches)
+    lines = lines_of(ramped_and_fixed(trials), lambda trial: trial.batches)
     rows = figures_of(lines)
     held, seconds = byte_unit(row.peak_bytes for row in rows), time_unit(row.step_s for row in rows)
     columns: list[Column[BatchFigures]] = [

@@ -10,7 +10,7 @@ from zerobench.config.deepspeed.user_file import leaves
 from zerobench.records.trials import Trial, refuse_impossible_values
 from zerobench.report.explain.memory_causes import cause
 from zerobench.report.figures.compare.comparison import Comparison
-from zerobench.report.figures.compare.memory import MemoryChange, where_name
+from zerobench.report.figures.compare.memory import MemoryChange, place_name
 from zerobench.report.figures.notes import listed
 from zerobench.report.tables.part import first
 from zerobench.report.words.labels import brief
@@ -33,7 +33,7 @@ def causes(comparison: Comparison, peaks: Sequence[MemoryChange], *, with_settin
         with refuse_impossible_values(comparison.new.run.folder.trials):
             why = _cause(base, new, peak)
         if why is not None:
-            causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.where)}: {why}")
+            causes.setdefault((peak.label, why), f"{peak.label}: {place_name(peak.where)}: {why}")
         for sentence in settings_sentences(peak.label, base, new) if with_settings else ():
             causes[peak.label, "settings"] = sentence
     return list(causes.values())

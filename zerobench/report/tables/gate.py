@@ -18,7 +18,7 @@ from zerobench.common.errors import UserError, unknown_choice
 from zerobench.common.units import format_bytes, parse_bytes, times_as_long
 from zerobench.report.figures.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.figures.compare.configuration import configuration_line
-from zerobench.report.figures.compare.memory import MemoryChange, measured_in_new_only, where_name
+from zerobench.report.figures.compare.memory import MemoryChange, measured_in_new_only, place_name
 from zerobench.report.figures.compare.speed import SpeedChange
 from zerobench.report.figures.compare.stats import SIGNIFICANCE, repeats_needed
 from zerobench.report.tables.causes import causes, settings_sentences
@@ -159,7 +159,7 @@ def _judge_memory(verdict: Verdict, same: SharedTrial) -> None:
     if not same.memory:
         verdict.not_judged.append(f"{same.label}, no peak in common")
         return
-    unread = [where_name(where) for where in measured_in_new_only(same.base, same.new)]
+    unread = [place_name(where) for where in measured_in_new_only(same.base, same.new)]
     verdict.not_judged += [f"{same.label}, {name} peak, not measured in BASE" for name in unread]
     verdict.num_judged += 1
     beyond = verdict.limit.is_beyond
@@ -175,7 +175,7 @@ def memory_sentence(change: MemoryChange) -> str:
     share = "" if change.fraction is None else f" ({show_percent(change.fraction, 2, signed=True)})"
     share = " (new)" if base == 0 and new > 0 else share
     most = f", mostly {change.largest.words}" if change.largest else ""
-    return f"{where_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
+    return f"{place_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
 
 
 def _judge_speed(verdict: Verdict, same: SharedTrial) -> None:
@@ -245,7 +245,7 @@ def _appeared(comparison: Comparison, worst: MemoryChange | None) -> Iterator[st
     peak, part = max(found, key=lambda pair: pair[1].more_bytes, default=(None, None))
     if peak is not None and part is not None and (worst is None or part.category is not worst.largest):
         size = format_bytes(part.b_bytes)
-        yield f"{peak.label}, new at the {where_name(peak.where)} peak: {part.category.words}, {size}"
+        yield f"{peak.label}, new at the {place_name(peak.where)} peak: {part.category.words}, {size}"
 
 
 def _worst(comparison: Comparison) -> Iterator[str]:

@@ -131,7 +131,7 @@ class OverRanks:
     start_up_bytes: int | None
 
 
-def over_ranks(trial: TrialFigures) -> list[OverRanks]:
+def rank_spreads(trial: TrialFigures) -> list[OverRanks]:
     """Spread over the ranks of a whole trial; a server is none of them."""
     known = {rank.rank: rank.device_peak_bytes for rank in trial.among_ranks if rank.device_peak_bytes is not None}
     spread = spread_over_ranks(known)
@@ -147,9 +147,9 @@ def odd_rank(spread: RankSpread | None) -> str:
     return f"r{spread.odd_rank} {show_percent(spread.odd_deviation, signed=True)}"
 
 
-def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
+def rank_spread_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
     """A row for each trial whose ranks measured a steady peak."""
-    lines = lines_of(trials, over_ranks)
+    lines = lines_of(trials, rank_spreads)
     unit = byte_unit(max(row.spread.maximum, row.start_up_bytes or 0) for row in figures_of(lines))
     shown = {line.trial.trial_id for line in lines}
     has_server = any(len(trial.roles) > 1 for trial in trials if trial.trial_id in shown)

@@ -12,7 +12,6 @@ from zerobench.estimate.time.expected import why_no_time
 from zerobench.estimate.time.step import Interval
 from zerobench.report.explain.decided import Decided
 from zerobench.report.explain.decision import runner_up_words
-from zerobench.report.figures.capacity import total_needs, when_needed
 from zerobench.report.figures.fit import ROOM
 from zerobench.report.figures.training_cost import TrainingCost, takes
 from zerobench.report.figures.trial import TrialFigures, evidence_words
@@ -88,7 +87,7 @@ def _not_tried(rows: Sequence[TrialFigures]) -> Iterator[str]:
 
 
 def _memory(best: TrialFigures) -> str:
-    host, when = best.host, when_needed(total_needs(best.needs))
+    host, when = best.host, best.need_moments
     device = (
         f"Memory: {_share_words(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}{when and f' {when}'}"
     )
@@ -164,7 +163,7 @@ def _nearest(rows: Sequence[TrialFigures]) -> str:
         f"{format_bytes(space.needed_bytes)} of {place} memory{when and f' {when}'}, "
         f"{format_bytes(space.capacity_bytes)} available"
         for place, space, when in (
-            ("device", nearest.device, when_needed(total_needs(nearest.needs))),
+            ("device", nearest.device, nearest.need_moments),
             ("host", nearest.host, ""),
         )
         if not space.has_room

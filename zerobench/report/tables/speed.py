@@ -21,7 +21,7 @@ class SpeedRow:
 
     trial: TrialFigures
     speed: Speed
-    over_ranks: RankSpread | None
+    rank_spreads: RankSpread | None
     joules_per_token: float | None
 
 
@@ -36,7 +36,7 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
         _seconds("forward", unit, lambda speed: speed.forward_s, "fwd"),
         _seconds("backward", unit, lambda speed: speed.backward_s, "bwd"),
         _seconds("update", unit, lambda speed: speed.step_s, "update"),
-        Column("outlier rank", lambda row: odd_rank(row.over_ranks)),
+        Column("outlier rank", lambda row: odd_rank(row.rank_spreads)),
         Column("J/token", lambda row: show_number(row.joules_per_token)),
         Column("samples/s", _unless_void(lambda speed: show_number(speed.samples_per_s))),
         Column("tokens/s", _unless_void(lambda speed: show_whole(speed.tokens_per_s)), narrow="tokens/s"),

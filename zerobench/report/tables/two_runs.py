@@ -8,7 +8,7 @@ from zerobench.common.units import counted, format_bytes
 from zerobench.common.vocabulary import Category, Place, Status, StepKind
 from zerobench.report.figures.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.figures.compare.environment import Fact, hardware_warnings
-from zerobench.report.figures.compare.memory import MemoryChange, where_name
+from zerobench.report.figures.compare.memory import MemoryChange, place_name
 from zerobench.report.figures.memory_difference import CategoryDifference
 from zerobench.report.figures.notes import listed
 from zerobench.report.tables.causes import causes
@@ -58,7 +58,7 @@ def _totals(rows: Sequence[MemoryChange]) -> Part:
     shown, more = first(sorted(listed, key=lambda row: -row.growth))
     unit = byte_unit(size for row in shown for size in (row.base.largest_bytes, row.new.largest_bytes))
     equal = sum(row.is_equal for row in rows)
-    places = dict.fromkeys(where_name(row.where).partition(" ")[0] for row in shown)
+    places = dict.fromkeys(place_name(row.where).partition(" ")[0] for row in shown)
     legend = "; ".join(f"{place}: {_PLACES[place]}" for place in places if place in _PLACES)
     caption = (
         f"Largest rank, median repeat{f'. {legend}' if legend else ''}. {equal} of {len(rows)} peaks identical in "
@@ -89,7 +89,7 @@ def _total_columns(unit: Unit) -> list[Column[MemoryChange]]:
 
 _WHERE: Sequence[Column[MemoryChange]] = (
     Column("trial", lambda row: row.label, narrow="trial", is_text=True),
-    Column("peak of", lambda row: where_name(row.where), narrow="peak of", is_text=True),
+    Column("peak of", lambda row: place_name(row.where), narrow="peak of", is_text=True),
 )
 
 
@@ -102,7 +102,7 @@ def _percent(change: MemoryChange) -> str:
 def _spreads(rows: Sequence[MemoryChange]) -> list[str]:
     """A sentence for each peak that repeats of the same software do not agree on."""
     return [
-        f"{row.label}: {where_name(row.where)}: not deterministic: repeats of BASE differ by up to "
+        f"{row.label}: {place_name(row.where)}: not deterministic: repeats of BASE differ by up to "
         f"{format_bytes(row.base.spread_bytes)}, of NEW by up to {format_bytes(row.new.spread_bytes)}"
         + ("; the runs differ by no more" if row.is_within_spread else "")
         for row in rows

@@ -61,7 +61,7 @@ def rows(
         name: Parity("reference", distance, 5e-6, 9, norm_difference=norm, norm_tolerance=1e-3)
         for name, distance in (parity or {}).items()
     }
-    return compare(trial.beside(name, judged.get(name), None) for trial, name in named)
+    return compare(trial.named(name, judged.get(name), None) for trial, name in named)
 
 
 def by_label(found: Sequence[ComparedSide], label: str) -> ComparedSide:

@@ -17,7 +17,7 @@ from zerobench.report.figures.memory_difference import CategoryDifference, diffe
 _PLACES = (Place.DEVICE.value, RESERVED, USED, RESIDENT, Place.HOST.value, Place.NVME.value)
 
 
-def where_name(where: Where) -> str:
+def place_name(where: Where) -> str:
     """`device`, `resident start-up`: as tables and sentences say it."""
     place, step = where
     return place.replace("nvme", "NVMe") + (" start-up" if step is StepKind.FIRST else "")

@@ -15,7 +15,7 @@ from zerobench.records import store
 from zerobench.records.instants import Instant, largest_peak
 from zerobench.records.trials import Trial, completed, refuse_impossible_values, uses_dropout
 from zerobench.report.figures.parity import grad_norms, losses
-from zerobench.report.figures.speed import at_full_batch, slowest_steps, why_void
+from zerobench.report.figures.speed import full_batch_values, slowest_steps, void_reason
 
 Where = tuple[str, StepKind]
 """A memory (a Place's value, RESERVED or RESIDENT), in the first step with start-up or in a steady one."""
@@ -121,7 +121,7 @@ def work_without_configuration(spec: TrialSpec) -> Work:
 def repeat_of(trial: Trial) -> Repeat:
     """Figures of `trial` that a comparison keeps."""
     record, ran = trial.record, completed(trial)
-    steps = at_full_batch(trial, slowest_steps(trial)) if ran else ()
+    steps = full_batch_values(trial, slowest_steps(trial)) if ran else ()
     is_same = ran and not uses_dropout(trial)
     return Repeat(
         trial_id=record.trial_id,
@@ -130,7 +130,7 @@ def repeat_of(trial: Trial) -> Repeat:
         reason=record.reason or (record.failure.message if record.failure else None),
         peaks=_peaks(trial) if ran else {},
         step_times_s=tuple(step.step_s for step in steps if step.step_s > 0),
-        void=why_void(trial),
+        void=void_reason(trial),
         losses=tuple(losses(trial)) if is_same else (),
         grad_norms=tuple(grad_norms(trial)) if is_same else (),
         devices=frozenset(rank.device_name for rank in trial.ranks if trial.spec.evidence.needs_device),

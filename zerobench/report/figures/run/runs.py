@@ -90,7 +90,7 @@ def run_figures(runs: Sequence[store.Run]) -> RunFigures:
     letters = _letters([run.run_id for run in runs]) if len(set(keys)) < len(keys) else {}
     names = _labels([trial.spec for trial in unnamed], keys, [letters.get(trial.run_id) for trial in unnamed])
     beside = [known for of_run in of_runs for known in zip(of_run.parities, of_run.distances, strict=True)]
-    trials = [trial.beside(label, *known) for trial, label, known in zip(unnamed, names, beside, strict=True)]
+    trials = [trial.named(label, *known) for trial, label, known in zip(unnamed, names, beside, strict=True)]
     by_key = {(trial.run_id, trial.trial_id): trial for trial in trials}
     return RunFigures(
         runs=runs,
