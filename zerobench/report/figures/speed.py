@@ -18,6 +18,15 @@ from zerobench.report.figures.stats import median
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Tokens per second and rank."""
+
+    tokens_per_s: float
+    interval: tuple[float, float] | None = None
+    """80% interval of an expected rate; None for a measured one."""
+
+
 @dataclass(frozen=True)
 class Speed:
     """Speed of one completed trial. Times in seconds, medians over the timed steps; None: not available."""

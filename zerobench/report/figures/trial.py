@@ -24,19 +24,10 @@ from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.pipeline import StageRow
 from zerobench.report.figures.recovery import CheckpointFigures
 from zerobench.report.figures.server import Side
-from zerobench.report.figures.speed import Speed
+from zerobench.report.figures.speed import Rate, Speed
 from zerobench.report.figures.standing import HeldShare
 from zerobench.report.figures.strategy_figures import SideFigures
 from zerobench.report.figures.trial_parts import Note, PhaseFigures, RankFigures, StepFigures, largest_of
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Tokens per second and rank."""
-
-    tokens_per_s: float
-    interval: tuple[float, float] | None = None
-    """80% interval of an expected rate; None for a measured one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,8 +263,9 @@ class TrialFigures:
     @property
     def took_s(self) -> float | None:
         """Seconds from the start of the trial to its end."""
-        known = self.started_at_s is not None and self.ended_at_s is not None
-        return (self.ended_at_s or 0) - (self.started_at_s or 0) if known else None
+        if self.started_at_s is None or self.ended_at_s is None:
+            return None
+        return self.ended_at_s - self.started_at_s
 
     @property
     def offload(self) -> str:
