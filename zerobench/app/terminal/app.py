@@ -149,8 +149,9 @@ def _explain_missing_cwd(message: str) -> str:
 
 
 def _failed_operation(error: OSError) -> str:
-    """Name the file, the reason and the remedy. Python names no file if printing failed; flushing then fails again."""
+    """Name the file, the reason and the remedy."""
     if error.filename is None:
+        # Python names no file if printing failed; flushing then fails again.
         try:
             sys.stdout.flush()
         except OSError as output:
@@ -159,7 +160,8 @@ def _failed_operation(error: OSError) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Open closed standard streams on /dev/null: otherwise the next file opened would get their descriptor."""
+    """Open closed standard streams on /dev/null."""
+    # Otherwise the next file opened would get the stream's descriptor, and prints would go into it.
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
@@ -179,7 +181,8 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Print what is still buffered, or let it go: the interpreter would fail at it once more when it ends."""
+    """Print what is still buffered, or drop it."""
+    # The interpreter flushes once more when it ends, and would print a traceback.
     try:
         sys.stdout.flush()
     except OSError:
@@ -211,10 +214,8 @@ def _usage(error: Any) -> str:
 
 
 def _refused(error: Any) -> str | None:
-    """Name the option, its value and the expected type, if the type refused the value.
-
-    Typer's message omits the value; the pydantic error behind it has it.
-    """
+    """Name the option, its value and the expected type, if the type refused the value."""
+    # Typer's message omits the value; the pydantic error behind it has it.
     faults = getattr(error.__context__, "errors", None)
     parameter = getattr(error, "param", None)
     if faults is None or parameter is None:

@@ -52,7 +52,9 @@ def compare_runs(request: CompareRequest) -> Answer:
     verdicts = judge(comparison, limits)
     for option, path in files.items():
         _write(option, path, comparison, verdicts)
-    parts = _parts(comparison, verdicts, details=request.details)
+    answer, tables = answer_part(comparison, verdicts), comparison_parts(comparison, details=request.details)
+    # A screen keeps the end of the output in view, a file its beginning.
+    parts: list[Part | Table[Any]] = [*tables, answer] if sys.stdout.isatty() else [answer, *tables]
     refused = refusal(verdicts)
     if refused is not None:
         print_parts(parts)
@@ -65,13 +67,6 @@ def compare_runs(request: CompareRequest) -> Answer:
             typer.echo("--details for categories and causes")
 
     return Answer(lambda: comparison_document(comparison, verdicts), show, 0 if passed else 1)
-
-
-def _parts(comparison: Comparison, verdicts: Sequence[Verdict], *, details: bool) -> list[Part | Table[Any]]:
-    """The tables below what they come to, or on a screen, which has only their end, above it."""
-    answer = answer_part(comparison, verdicts)
-    tables = comparison_parts(comparison, details=details)
-    return [*tables, answer] if sys.stdout.isatty() else [answer, *tables]
 
 
 def _paths(request: CompareRequest) -> tuple[Path, Path]:

@@ -33,9 +33,10 @@ def _returned_names(module: str, name: str, *arguments: Any) -> Callable[[], Ite
 
 
 def _gpus() -> Iterable[str]:
-    """GPU names of the catalogue, with dashes for spaces, which a shell would require quoting."""
+    """GPU names of the catalogue, with dashes for spaces."""
     from zerobench.config.hardware.hardware import load_catalogue
 
+    # A shell would require quoting a space.
     return dict.fromkeys(gpu.name.lower().replace(" ", "-") for gpu in load_catalogue())
 
 
@@ -65,7 +66,8 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def axis_values(incomplete: str) -> list[str]:
-    """Complete the last value of AXIS=VALUE,...; not the axis, after which shells add a space. Bash splits at `=`."""
+    """Complete the last value of AXIS=VALUE,..."""
+    # Not the axis: shells add a space after a completed word. Bash splits words at `=`.
     axis, _, values = incomplete.partition("=")
     *before, last = values.split(",")
     written = f"{axis}={','.join([*before, ''])}"

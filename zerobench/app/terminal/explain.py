@@ -62,6 +62,7 @@ def explain(run: str, options: ExplainRequest, log: PlanRequest) -> Answer:
     """
     trial, other, what_if, reports = options.trial, options.other, options.what_if, log.reports
     is_told = _describes_log(log, trial)
+    # `explain RUN:TRIAL RUN:TRIAL` puts two trials in the places of RUN and TRIAL.
     if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
         (run, _, trial), other = run.rpartition(":"), trial
     if trial is None:
@@ -122,6 +123,7 @@ def _log_changes(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
         lines = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
         return [Topic("Changes to try (not predicted)", lines, {"untried": untried})]
     plan = read_plan(request)
+    # The capacity in the log's error message is the GPU's own; the catalogue's is the fallback.
     catalogued = plan.cluster.gpu
     gpu = catalogued.model_copy(update={"usable_memory_bytes": logged.capacity_bytes or catalogued.capacity_bytes})
     cluster = replace(plan.cluster, gpu=gpu)
@@ -158,9 +160,8 @@ def _log_text(name: str, reports: Path) -> str:
 
 
 def _stderr_topics(run: store.Run, name: str) -> list[Topic]:
-    """Explain the memory errors in a crashed trial's stderr, if any: without a tracker, a user's script records them
-    nowhere else.
-    """
+    """Explain the memory errors in a crashed trial's stderr, if any."""
+    # Without a tracker, a user's script records its memory errors nowhere but in its own output.
     trial = find_trial(name, named_trials(run)).trial
     path = run.folder.trial(trial.trial_id).stderr
     if trial.record.status is not Status.CRASH or not path.is_file():
@@ -178,6 +179,7 @@ def _end_of(path: Path) -> str:
 
 
 def _answer(topics: Sequence[Topic], *, details: bool) -> Answer:
+    # In brief only as many topics as leave the answer and the prompt on the screen.
     rows = shutil.get_terminal_size((80, 24)).lines - _HINT_ROWS
     text = as_text(topics, _width())
     brief = text if details else as_text(in_brief(topics, rows, _width()), _width())

@@ -116,6 +116,7 @@ class PlainView(Observer):
         Raises UserError if standard output cannot be written, which does not concern the run's folder. Raises
         BrokenPipeError.
         """
+        # Only a terminal gets lines wrapped: in a log, a wrapped line cannot be searched.
         try:
             self.console.print(line, soft_wrap=not self.console.is_terminal)
         except BrokenPipeError:

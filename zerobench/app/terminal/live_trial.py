@@ -85,7 +85,8 @@ def columns_of(num_bytes: int, scale: int, room: int) -> int:
 
 
 def stack(groups: Sequence[tuple[str, int]], scale: int, room: int) -> Text:
-    """Draw the parts end to end. The ends are rounded, not the parts, so the bar is exactly as long as the peak."""
+    """Draw the parts end to end."""
+    # The ends are rounded, not the parts: so the bar is exactly as long as the peak.
     bar, end, drawn = Text(), 0, 0
     for group, size in groups:
         end += size

@@ -138,18 +138,15 @@ def _next(best: TrialFigures | None, written: Path | None, request: PlanRequest)
         arguments = [*training_arguments(spec).split(", "), f'deepspeed="{written}"']
         lines += _call_in_width("Next: ", "TrainingArguments", arguments)
     elif written is not None:
-        lines += _command_in_width("Next: deepspeed train.py ", f"--deepspeed_config {written}")
+        head, tail = "Next: deepspeed train.py ", f"--deepspeed_config {written}"
+        # On a narrow terminal two lines, which a shell still reads as one.
+        lines += [head + tail] if len(head + tail) <= screen_width() else [f"{head}\\", f"    {tail}"]
     if spec.activation_checkpointing:
         lines.append(f"In your script: {checkpointing_code(spec.activation_checkpointing)}")
     if request.tunes and spec.ds_config:  # names have two of them at most
         keys = [f"{key.removeprefix('zero_optimization.')} {setting_text(spec, key)}" for key in spec.ds_config]
         lines.append(f"Set: {', '.join(keys)}")
     return lines
-
-
-def _command_in_width(head: str, tail: str) -> list[str]:
-    """Return one line, or two joined by a backslash if the terminal is narrower."""
-    return [head + tail] if len(head + tail) <= screen_width() else [f"{head}\\", f"    {tail}"]
 
 
 def _call_in_width(lead: str, function: str, arguments: Sequence[str]) -> list[str]:

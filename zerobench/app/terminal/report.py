@@ -77,11 +77,11 @@ def _runs(request: ReportRequest) -> list[Run]:
 
 
 def _default_path(name: str, runs: RunFigures) -> Path:
-    """Default path: next to the tables of the (last) run. Markdown is meant to be kept and goes next to the run
-    folders, under the run's own name if another run of that day has the usual one.
-    """
+    """Default path: next to the tables of the (last) run."""
     folder = runs.runs[-1].folder.path
     of = "" if len(runs.runs) == 1 else f"_of_{len(runs.runs)}_runs"
+    # Markdown is meant to be kept, and goes next to the run folders; under the run's own name if another run of that
+    # day has the usual one.
     if name == "markdown":
         from zerobench.report.documents.report import kept_name  # noqa: PLC0415 -- only this format needs it
 
@@ -97,11 +97,9 @@ Writer = Callable[[Path], str]
 
 
 def _maker(name: str) -> Callable[[RunFigures], Writer]:
-    """Return the builder of a format's document.
-
-    Its imports happen here and not while figures are in memory: modules allocated among them would keep most of their
-    memory from being returned to the system.
-    """
+    """Return the builder of a format's document."""
+    # Its imports happen before figures are in memory: modules allocated among them would keep most of that memory
+    # from being returned to the system.
     if name == "csv":
         from zerobench.report.export.run_frames import frames_of  # noqa: PLC0415 -- only this format needs it
 

@@ -110,12 +110,12 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
 
 
 def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
-    """Build one cell for trials that differ only in the axis, the repeat and the batch ramp, named without the axis. A
-    cell has the full batch, which is what must fit. Cells that real ranks can measure are not searched solo.
-    """
+    """Build one cell for trials that differ only in the axis, the repeat and the batch ramp, named without the axis."""
     cells_by_hash: dict[str, TrialSpec] = {}
+    # Measured trials come first and take the cell: what real ranks can measure is not searched solo.
     for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):
         axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
+        # Without the ramp: the full batch is what must fit.
         cell = trial.model_copy(update={"steps": TRY_STEPS, "repeat": 0, "batch_ramp": None})
         cells_by_hash.setdefault(axis.trial_at(cell, 1).config_hash, cell)
     cells = list(cells_by_hash.values())

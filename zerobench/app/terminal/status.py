@@ -24,7 +24,7 @@ from zerobench.app.terminal.live_trial import describe, names_of
 from zerobench.common.errors import UserError
 from zerobench.common.units import counted, format_seconds
 from zerobench.launch.slurm.jobs import Submission
-from zerobench.launch.slurm.watch.status import UNDONE, JobStatus, RunStatus, Standing, TrialStatus
+from zerobench.launch.slurm.watch.status import UNDONE, RunStatus, Standing, TrialStatus
 from zerobench.launch.slurm.watch.watching import Watcher
 from zerobench.records.folder import RunFolder
 from zerobench.records.store import find_run
@@ -101,15 +101,13 @@ def _about_slurm(submission: Submission, status: RunStatus) -> Iterator[Renderab
 
 
 def _jobs(status: RunStatus) -> Iterator[RenderableType]:
-    rows = [_job_cells(job) for job in status.jobs]
+    rows = []
+    for job in status.jobs:
+        states = ", ".join(f"{count} {state}" for state, count in job.states.most_common())
+        again = f"; {counted(job.restarts, 'restart')}" if job.restarts else ""
+        job_id = MISSING if job.job.job_id is None else str(job.job.job_id)
+        rows.append([job.job.name, job_id, str(job.job.num_nodes), f"{states}{again}", _rounded(job.time_left_s)])
     return _section("Jobs", ("job", "Slurm's id", "nodes", "tasks", "time left"), rows, numbers={1, 2, 4})
-
-
-def _job_cells(job: JobStatus) -> list[str]:
-    states = ", ".join(f"{count} {state}" for state, count in job.states.most_common())
-    again = f"; {counted(job.restarts, 'restart')}" if job.restarts else ""
-    job_id = MISSING if job.job.job_id is None else str(job.job.job_id)
-    return [job.job.name, job_id, str(job.job.num_nodes), f"{states}{again}", _rounded(job.time_left_s)]
 
 
 def _running(status: RunStatus, names: Names) -> Iterator[RenderableType]:

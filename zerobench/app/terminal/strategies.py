@@ -83,6 +83,7 @@ def brief(machine: Machine, width: int = _WIDTH) -> list[str]:
         textwrap.shorten(info.summary, room, placeholder=" ...", break_on_hyphens=False) for info in STRATEGIES.values()
     ]
     why_not = {info.name: unavailable(info, machine) for info in STRATEGIES.values()}
+    # A no-break space keeps a name and its number on one line.
     sizes = (f"{info.name} {info.state_bytes:.3g}".replace(" ", "\xa0") for info in OPTIMIZERS.values())
     optimizer_lines = textwrap.wrap(f"Optimizers, bytes of states per parameter: {', '.join(sizes)}", width)
     return [

@@ -95,13 +95,6 @@ def show(request: SubmitRequest) -> Answer:
     return Answer(lambda: _document(plan), lines)
 
 
-def _notes(plan: SubmissionPlan) -> Iterator[str]:
-    """Notes on unread configuration keys and on a precision chosen for the machine."""
-    yield from (f"note: {note}" for note in notes_of(plan.planned))
-    if plan.machine is not None:
-        yield from precision_notes(running(plan.planned), plan.machine)
-
-
 def read(request: SubmitRequest) -> SubmissionPlan:
     """Read and check the whole request, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
@@ -145,6 +138,7 @@ def _resumed(request: SubmitRequest) -> SubmissionPlan:
     limits = _limits(options, required=not (request.dry_run or request.local))
     ids = [job.job_id for job in read_submission(run.folder).jobs if job.job_id is not None]
     states = job_states(ids) if ids else {}
+    # Without an answer a trial could be submitted twice: once more, and by a job that still waits.
     if states is None:
         raise UserError(f"--resume: {run.folder.path} has jobs that may still be queued, and squeue does not answer")
     refuse_own_script(run)
@@ -175,10 +169,8 @@ def _machine(options: SubmitOptions, here: Sweep | None) -> Machine:
 
 
 def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> None:
-    """Raise UserError if trials would run under this interpreter and it lacks their packages, as on a login node.
-
-    Simulations run outside any container.
-    """
+    """Raise UserError if trials would run under this interpreter and it lacks their packages, as on a login node."""
+    # Simulations run outside any container, under this interpreter.
     if options.container is not None:
         simulated = [trial for trial in trials if trial.evidence.is_forked]
         check_installed(
@@ -266,7 +258,11 @@ def _lines(plan: SubmissionPlan) -> Iterator[str]:
 
 def _warn(plan: SubmissionPlan) -> None:
     """Print notes, and warn about jobs too short for any trial before they wait in the queue for nothing."""
-    typer.echo(in_width(_notes(plan)), nl=False)
+    notes = [f"note: {note}" for note in notes_of(plan.planned)]
+    if plan.machine is not None:
+        notes += precision_notes(running(plan.planned), plan.machine)
+    typer.echo(in_width(notes), nl=False)
+    # Slurm would start such a job, warn it at once, and the trial would stop: found out after hours in the queue.
     for array in plan.arrays:
         if array.time_limit_s <= WARNED_BEFORE_S:
             what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
@@ -280,10 +276,7 @@ def _warn(plan: SubmissionPlan) -> None:
 
 def _array_line(array: JobArray) -> str:
     nodes, time = counted(array.num_nodes, "node"), time_text(array.time_limit_s)
-    return f"{nodes}, {_tasks(array)}, {time} each, {array.node_hours:,.1f} node-hours"
-
-
-def _tasks(array: JobArray) -> str:
-    if len(array.tasks) == 1:
-        return f"1 task of {counted(array.num_trials, 'trial')}"
-    return f"{len(array.tasks)} tasks of up to {max(map(len, array.tasks))} of {array.num_trials:,} trials"
+    tasks = f"1 task of {counted(array.num_trials, 'trial')}"
+    if len(array.tasks) > 1:
+        tasks = f"{len(array.tasks)} tasks of up to {max(map(len, array.tasks))} of {array.num_trials:,} trials"
+    return f"{nodes}, {tasks}, {time} each, {array.node_hours:,.1f} node-hours"

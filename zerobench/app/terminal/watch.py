@@ -158,12 +158,12 @@ def line(watching: CommandProgress) -> str:
 
 
 def _write(stream: object, chunk: bytes) -> None:
-    """Write and flush; a reader that has gone is the command's concern, not ours."""
+    """Write and flush."""
     try:
         stream.write(chunk)  # type: ignore[attr-defined] # a binary stream, whatever stands in its place
         stream.flush()  # type: ignore[attr-defined] # as above
     except (BrokenPipeError, ValueError):
-        return
+        return  # a reader that has gone is the command's concern, not ours
 
 
 def _show(watched: WatchedRun, console: Console) -> None:

@@ -54,21 +54,19 @@ def free_stale_locks(environ: Mapping[str, str], *, tell_unknown: bool = True) -
 
 
 def take_over(lock: Path) -> int | None:
-    """Hold the lock of a dead compilation in its place; returns the descriptor that keeps it, None if its holder may
-    live.
-
-    The file stays: if it vanished, another process would take the kernel for compiled.
-    """
+    """Hold the lock of a dead compilation in its place; returns its descriptor, None if its holder may live."""
     if not stays_dead(lock):
         return None
+    # The file stays: if it vanished, another process would take the kernel for compiled.
     with _opened_with_holder(lock) as (descriptor, holder):
         return os.dup(descriptor) if holder is Holder.DEAD else None
 
 
 def stays_dead(lock: Path) -> bool:
-    """Return True if the holder is dead and not about to remove the lock: torch closes it first, then removes it."""
+    """Return True if the holder is dead and not about to remove the lock."""
     if holder_of(lock) is not Holder.DEAD:
         return False
+    # torch closes its lock first and removes it then: a holder may look dead in between.
     time.sleep(_REMOVAL_S)
     return holder_of(lock) is Holder.DEAD
 

@@ -167,12 +167,10 @@ def packages() -> dict[str, str | None]:
 
 
 def _own_commit() -> dict[str, Any] | None:
-    """Return the commit of the checkout that zerobench runs from; None for an installed package.
-
-    An installed package may be inside someone's checkout (a virtual environment there), so only a file that git tracks
-    counts.
-    """
+    """Return the commit of the checkout that zerobench runs from; None for an installed package."""
     package = Path(zerobench.__file__).parent
+    # An installed package may be inside someone's checkout (a virtual environment there): only a file that git tracks
+    # counts.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return git_commit(package)

@@ -29,18 +29,15 @@ def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> 
     missing = [name for name in FRAMEWORKS if package_folder(name) is None] if needing else []
     if missing:
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+        quoted = " ".join(f"'{requirement(name)}'" for name in missing)
+        advice = (
+            f"python -m pip install {quoted}; on a login node, zerobench submit runs them "
+            "elsewhere, and formulas need none (zerobench plan --formula, --set evidence=formula)"
+        )
         raise UserError(
             f"{_listed(missing)} {are} not installed here, and {_listed(sorted(needing))} trials need {them}: "
-            f"{instead or _install_advice(missing)}"
+            f"{instead or advice}"
         )
-
-
-def _install_advice(missing: list[str]) -> str:
-    quoted = " ".join(f"'{requirement(name)}'" for name in missing)
-    return (
-        f"python -m pip install {quoted}; on a login node, zerobench submit runs them "
-        "elsewhere, and formulas need none (zerobench plan --formula, --set evidence=formula)"
-    )
 
 
 def _listed(names: list[str]) -> str:

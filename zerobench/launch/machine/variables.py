@@ -100,11 +100,9 @@ def _holds_user_info(text: str) -> bool:
 
 
 def _random(run: str) -> bool:
-    """Return True if a run of characters looks random rather than made of words and numbers.
-
-    In a path, only the part below existing folders is judged.
-    """
+    """Return True if a run of characters looks random rather than made of words and numbers."""
     if run.startswith("/"):
+        # In a path, only the part below existing folders is judged.
         folder = next(str(folder) for folder in (Path(run), *Path(run).parents) if folder.is_dir())
         if folder != "/":
             return any(_random(part) for part in run.removeprefix(folder).split("/"))

@@ -110,9 +110,8 @@ def note_start(trial: TrialSpec, folder: TrialFolder, executor: Executor, starte
 
 
 def _remove_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
-    """Delete the files DeepSpeed swapped to this node's disk: it leaves them behind, and the next trial would read
-    them.
-    """
+    """Delete the files DeepSpeed swapped to this node's disk."""
+    # DeepSpeed leaves its swap files behind, and the next trial would read them.
     path = swap_folder(trial, folder)
     if path is not None:
         remove_outside(Path(path))

@@ -153,7 +153,11 @@ class LocalExecutor:
         """Use the deepspeed launcher, or the launcher of the strategy's own environment. Raises UserError."""
         environment_name = strategy_info(trial.strategy).environment
         if environment_name is not None:
-            return self._launch_in(environment_name, trial, folder)
+            environment, code = made_environment(environment_name)
+            # These ranks run on this machine, and on its CPU whatever GPUs it has.
+            variables = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=0)
+            command = environment_argv(environment.python, environment_name, folder)
+            return Launch(command, variables | environment_variables(code, free_port()))
         hosts = self.nodes(trial)
         argv = deepspeed_argv(
             trial, folder, free_port(), self.hostfile, devices=self._devices(trial), worker_module=self.worker_module
@@ -162,14 +166,6 @@ class LocalExecutor:
         if not hosts:
             return Launch(argv, added)
         return Launch(argv, added, lambda verb, mark: remote.apply_verb(hosts, verb, mark), needs_env_file=True)
-
-    def _launch_in(self, name: str, trial: TrialSpec, folder: TrialFolder) -> Launch:
-        """Return the launch in environment `name`; its ranks run on this machine's CPU."""
-        environment, code = made_environment(name)
-        added = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=0)
-        return Launch(
-            environment_argv(environment.python, name, folder), added | environment_variables(code, free_port())
-        )
 
     def first_rank_exit(self, code: int | None) -> int | None:
         """launch.py exits with a rank's negative status, truncated to eight bits."""

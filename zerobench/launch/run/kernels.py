@@ -166,9 +166,10 @@ class _Compilation:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process: SIGTERM first, so that it removes its lock, then SIGKILL to its whole group."""
+    """End the process and the compilers that it started."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.1)
+    # SIGTERM first, so that it removes its lock; then SIGKILL to its whole group.
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is None:
             os.killpg(process.pid, number)

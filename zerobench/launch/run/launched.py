@@ -168,14 +168,12 @@ class LaunchedTrial:
 
 @contextmanager
 def _env_file(launch: Launch) -> Iterator[dict[str, str]]:
-    """Yield the variable naming the file from which ranks on other nodes read the launch's variables.
-
-    The file repeats the user's ~/.deepspeed_env, which may hold secrets: so it is outside the run folder, readable by
-    its owner alone, and exists only while the trial runs.
-    """
+    """Yield the variable naming the file from which ranks on other nodes read the launch's variables."""
     if not launch.needs_env_file:
         yield {}
         return
+    # The file repeats the user's ~/.deepspeed_env, which may hold secrets: so it is outside the run folder, readable by
+    # its owner alone, and exists only while the trial runs.
     with tempfile.NamedTemporaryFile("w", prefix="zerobench-", suffix=".env", encoding="utf-8") as file:
         file.write(remote_environment_text(launch.added, os.environ))
         file.flush()

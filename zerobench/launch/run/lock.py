@@ -117,6 +117,7 @@ def _opened(path: Path) -> int:
         if error.errno not in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
             raise
         raise _no_lock(path) from None
+    # It is written to, so it must be the run's own: a folder received from others may hold a link to another file.
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)

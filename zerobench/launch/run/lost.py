@@ -80,11 +80,7 @@ def type_interruption(
 
 
 def renew(run: Run, trial: TrialSpec, folder: TrialFolder, executor: Executor) -> None:
-    """If the trial was started before, end its remaining processes and move its files aside, with a record.
-
-    The command file moves last: as long as it exists, the trial counts as started, and an interrupted move is finished
-    later.
-    """
+    """If the trial was started before, end its remaining processes and move its files aside, with a record."""
     if not is_begun(folder) and not folder.record.exists():
         return
     for launch in (folder, folder.resumed):
@@ -93,6 +89,8 @@ def renew(run: Run, trial: TrialSpec, folder: TrialFolder, executor: Executor) -
     if not folder.record.exists():
         close(run, trial, folder, executor.lost)
     shelf = run.folder.path / "set_aside"
+    # The command file moves last: as long as it exists, the trial counts as started, and an interrupted move is
+    # finished later.
     aside = shelf / f"{folder.path.name}.{len(list(shelf.glob(f'{folder.path.name}.*'))) + 1}"
     aside.mkdir(parents=True)
     stays = {folder.spec, folder.ds_config, folder.lock, folder.command}

@@ -140,11 +140,8 @@ def _timeout(ending: Ending) -> Outcome | None:
 
 
 def _launcher_killed(ending: Ending) -> Outcome | None:
-    """Return an outcome if the launcher ended before ranks that had started and did not fail: it, or a process between
-    it and them, was killed.
-
-    The launcher's own status is no evidence: deepspeed's is 0 if the process below it was killed.
-    """
+    """Return an outcome if the launcher, or a process below it, was killed before ranks that had started."""
+    # The launcher's own status is no evidence: deepspeed's is 0 if the process below it was killed.
     left = [rank for rank in ending.outlived_by if rank in ending.missing]
     if not left:
         return None
@@ -179,7 +176,8 @@ def _out_of_host_memory(rank: int, ending: Ending) -> Outcome:
 
 
 def _account_of(rank: int, ending: Ending) -> HostStanding | None:
-    """Last memory account of a killed rank. Not every out-of-memory killer is the kernel, so any SIGKILL counts."""
+    """Last memory account of a killed rank."""
+    # Not every out-of-memory killer is the kernel, so any SIGKILL counts.
     return last_account(word for word in ending.progress if word.rank == rank)
 
 
@@ -202,11 +200,9 @@ def _launcher_fault(ending: Ending) -> Outcome | None:
 
 
 def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Outcome:
-    """Return `outcome`, or the interruption that may be why the trial did not complete.
-
-    `ask` is not called for a trial that completed or ran out of memory: an interruption causes neither.
-    """
+    """Return `outcome`, or the interruption that may be why the trial did not complete, from `ask`."""
     status, failure = outcome
+    # An interruption causes neither of these.
     if status in {Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}:
         return outcome
     taken = ask()
@@ -217,7 +213,8 @@ def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Out
 
 
 def _left_no_record(ending: Ending) -> Outcome:
-    """Ranks had started and are gone; the launcher's exit status is that of the first dead one."""
+    """Return the outcome of ranks that had started and are gone."""
+    # The launcher's exit status is that of the first rank it found dead.
     code = ending.first_rank_exit
     ranks = ", ".join(str(rank) for rank in ending.missing[:8])
     return Status.CRASH, Failure(

@@ -178,7 +178,8 @@ class RankWatch:
 
 
 def _is_other(pid: int, rank: int) -> bool:
-    """Return True if process `pid` claims another rank: `rank` is then on a node with our hostname."""
+    """Return True if process `pid` claims another rank."""
+    # Another rank's process has this number if the rank is on a node with our hostname.
     try:
         claimed = psutil.Process(pid).environ().get("RANK")
     except psutil.Error:  # it is a zombie, and says nothing

@@ -112,7 +112,8 @@ def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, r
     lay_out_trial(folder.resumed, resumed, config)
     write_plain(folder.resumed.resume_from, ResumeFrom(checkpoint=checkpoint).model_dump_json())
     second = launch(resumed, folder.resumed)
-    return _ended(recovery, second, _position(checkpoint), readable_ranks(folder.resumed))
+    position = Position.model_validate_json((checkpoint / "position.json").read_bytes())
+    return _ended(recovery, second, position, readable_ranks(folder.resumed))
 
 
 class _Conversion(NamedTuple):
@@ -123,12 +124,10 @@ class _Conversion(NamedTuple):
 
 
 def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop) -> _Conversion:
-    """Convert DeepSpeed's checkpoint to one that any number of ranks can load, next to it on the disk.
-
-    DeepSpeed injects state that its own engine does not save in that form (`--inject_missing_state`). One worker per
-    pass: several pickle all of it to each other. The conversion counts as hung if it writes nothing for `timeout_s`.
-    """
+    """Make a universal checkpoint of DeepSpeed's, next to it; stopped if it writes nothing for `timeout_s`."""
     start = time.perf_counter()
+    # DeepSpeed injects state that its own engine does not save in that form. One worker per pass: several pickle all of
+    # it to each other.
     command = [
         *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
         *("--input_folder", str(checkpoint / ENGINE), "--output_folder", str(checkpoint / UNIVERSAL)),
@@ -196,10 +195,6 @@ def _both(first: TrialRecord, recovery: Recovery) -> TrialRecord:
     reason = f"resumed from step {recovery.from_step}: {recovery.reason or recovery.status}"
     failure = Failure(message=reason)
     return first.model_copy(update={**held, "status": recovery.status, "reason": reason, "failure": failure})
-
-
-def _position(checkpoint: Path) -> Position:
-    return Position.model_validate_json((checkpoint / "position.json").read_bytes())
 
 
 def _lacks_room(trial: TrialSpec, folder: TrialFolder) -> str | None:

@@ -35,11 +35,9 @@ def lacks_room_for_weights(trial: TrialSpec, folder: TrialFolder) -> Failure | N
 
 
 def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Failure | None:
-    """Return why the shared-memory segments of `trial`, whose files are in `folder`, do not fit; None if they do.
-
-    Without room ranks hang, or die by a signal: DeepSpeed's shared-memory all-reduce for CPU ranks makes a segment for
-    each in /dev/shm and checks no error (csrc/cpu/comm/shm.cpp). Containers have 64 MB of it, some read-only.
-    """
+    """Return why the shared-memory segments of `trial`, whose files are in `folder`, do not fit, if so."""
+    # Without room ranks hang, or die by a signal: DeepSpeed's shared-memory all-reduce for CPU ranks makes a segment
+    # for each in /dev/shm and checks no error (csrc/cpu/comm/shm.cpp). Containers have 64 MB of it, some read-only.
     if trial.evidence is not Evidence.MEASURED or "deepspeed_shm_comm" not in kernels_of(trial, folder, executor):
         return None
     return shortage(launched_processes(trial))

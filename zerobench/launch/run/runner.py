@@ -283,7 +283,7 @@ def _is_other(trial: TrialSpec, run: Run) -> bool:
 
 
 def _run_all(run: Run, to_do: Sequence[str], executor: Executor, stop: Stop, observer: Observer) -> Counter[Status]:
-    """Run the trials, predicted ones first: they take seconds, and their results may save the rest."""
+    """Run the trials in `to_do`, which the caller holds; returns their statuses."""
     statuses: Counter[Status] = Counter()
     for trial_id in to_do:
         make_folder(run, trial_id)
@@ -297,6 +297,7 @@ def _run_all(run: Run, to_do: Sequence[str], executor: Executor, stop: Stop, obs
         statuses[record.status] += 1
         observer.trial_ended(record)
 
+    # Predicted trials first: they take seconds, and their results may save the rest.
     predicted = [pair for pair in trials if pair[0].evidence.is_predicted]
     for trial, folder in predicted:
         renew(run, trial, folder, executor)

@@ -34,12 +34,10 @@ _plain = lru_cache(maxsize=10_000)(lambda text: redact_text(text) == text)
 
 
 def refuse_secrets(trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
-    """Raise UserError if the stored form of `trial`, or of its DeepSpeed config, contains a secret.
-
-    Names of a model's fields are no evidence: `eos_token` is an ordinary one.
-    """
+    """Raise UserError if the stored form of `trial`, or of its DeepSpeed config, contains a secret."""
     for place, text in (*_texts(trial.model_dump(mode="json"), ""), *_texts(ds_config or {}, "ds_config")):
         name = place.rpartition(".")[2]
+        # Names of a model's fields are no evidence: `eos_token` is an ordinary one.
         if not _plain(text) or (place.startswith("ds_config.") and is_secret_name(name)):
             raise UserError(
                 f"{place}: looks like a secret (a password in a URL, a token), which the run would store "

@@ -159,7 +159,11 @@ class _Simulations:
         looked = time.monotonic()
         while (self._waiting or self._played) and not self._stop.asked:
             while self._waiting and len(self._played) < self._jobs:
-                self._send(process, *self._waiting.popleft())
+                trial, folder = self._waiting.popleft()
+                self._tell(trial, folder)
+                write_whole(folder.command, f"{sys.executable} -m {simulator.MODULE}\n")
+                self._played[str(folder.path)] = _PlayedTrial(trial, folder, time.time(), read_oom_counters())
+                process.send(folder.path)
             for message in process.hear(POLL_S):
                 played = self._played[message.path]
                 if message.verb == "begun":
@@ -177,23 +181,19 @@ class _Simulations:
                 self._end_quiet_ones(process)
                 self._playing([(played.trial, played.word) for played in self._played.values()])
 
-    def _send(self, process: Simulator, trial: TrialSpec, folder: TrialFolder) -> None:
-        self._tell(trial, folder)
-        write_whole(folder.command, f"{sys.executable} -m {simulator.MODULE}\n")
-        self._played[str(folder.path)] = _PlayedTrial(trial, folder, time.time(), read_oom_counters())
-        process.send(folder.path)
-
     def _tell(self, trial: TrialSpec, folder: TrialFolder) -> None:
-        """Report a trial's start once, though a second simulator may have to start it again."""
+        """Report a trial's start once."""
+        # A second simulator may have to start the trial again.
         if folder.path not in self._told:
             self._told.add(folder.path)
             self._started(trial)
 
     def _end_quiet_ones(self, process: Simulator) -> None:
-        """End forks without progress. One that has not started yet is judged by its simulator's processor time."""
+        """End forks without progress."""
         before, self._spent_s = self._spent_s, process.spent_s
         for played in self._played.values():
             played.look()
+            # A fork that is not there yet is judged by its simulator's processor time: importing torch is progress.
             if played.pid is None and self._spent_s != before:
                 played.quiet.end()
             if played.given_up_at is None and played.quiet.seconds > played.trial.timeout_s:

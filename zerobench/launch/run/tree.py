@@ -53,6 +53,7 @@ def end(find: Callable[[], Sequence[psutil.Process]], grace_s: float = GRACE_S, 
             _signal(process, signal.SIGTERM)
         wait_gone(find, grace_s)
     deadline = time.monotonic() + grace_s
+    # `find` is called until it finds none, so a process born meanwhile does not escape.
     while (left := find()) and time.monotonic() < deadline:
         for process in left:
             _signal(process, signal.SIGKILL)

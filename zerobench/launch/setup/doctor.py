@@ -189,21 +189,23 @@ def _visible(listing: DeviceListing) -> Finding:
 
 
 def _use(device: DeviceInfo) -> Iterator[Finding]:
-    """Report the processes that use a GPU. A container sees used memory, but not processes outside it."""
+    """Report the processes that use a GPU."""
     reader = DeviceReader.open(device.uuid, device.pci_bus_id)
     processes, used = reader.processes(), reader.read(power=False).used_bytes
     for process in processes:
         holds = "" if process.used_bytes is None else f" holds {format_bytes(process.used_bytes)}"
         text = f"process {process.pid} ({process.name or 'not visible here'}){holds}"
         yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, _WAIT)
+    # A container sees used memory, but not the processes outside it.
     if not processes and used is not None and used > _IDLE_BYTES:
         text = f"{format_bytes(used)} used by processes not visible here"
         yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, _WAIT)
 
 
 def _major(version: str | None) -> float:
-    """Return the major version. A driver runs builds for any minor version of its CUDA; unknown counts as new."""
+    """Return the major version."""
     first = (version or "").partition(".")[0]
+    # A driver runs builds for any minor version of its CUDA; one without a version counts as new.
     return int(first) if first.isdigit() else math.inf
 
 
@@ -290,9 +292,7 @@ def write_bytes_per_s(folder: Path) -> float:
 
 
 def _rendezvous() -> Iterator[Finding]:
-    """Report the interfaces that can reach the store through which a script's ranks meet: torch listens on all of them,
-    whatever address the ranks are given (TCPStore; SECURITY.md). zerobench's own ranks on one node bind it to loopback.
-    """
+    """Report the interfaces that can reach the store through which a script's ranks meet."""
     internet = {socket.AF_INET, socket.AF_INET6}
     reached = {
         address.address.partition("%")[0]: name
@@ -300,6 +300,8 @@ def _rendezvous() -> Iterator[Finding]:
         for address in addresses
         if address.family in internet
     }
+    # torch listens on all interfaces, whatever address the ranks are given (TCPStore; SECURITY.md); the store of
+    # zerobench's own ranks on one node is bound to loopback.
     outside = [f"{name} {ip}" for ip, name in reached.items() if not ipaddress.ip_address(ip).is_loopback]
     found = f"a script's store (torch's, no password) listens on all interfaces: {', '.join(outside)}"
     remedy = "firewall, or on one node: unshare -rn (SECURITY.md)"

@@ -75,13 +75,11 @@ def _headers_step(where: Places, cuda: str, *, is_verified: bool) -> Step:
 def _install(
     name: str, folder: Path, packages: Path | Sequence[str], takes: str, *, beside_others: bool = False
 ) -> Step:
-    """Install `packages` without dependencies into `folder`, which is emptied before unless `beside_others`.
-
-    A requirements file lists their hashes, and pip installs nothing else.
-    """
+    """Install `packages` without dependencies into `folder`, emptied before unless `beside_others`."""
     pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
     alone = ["install", "--no-deps", "--upgrade", "--only-binary", ":all:", "--target", str(folder)]
     clears = None if beside_others else folder
+    # A requirements file lists hashes, and pip then installs nothing else.
     if isinstance(packages, Path):
         return Step(name, [*pip, *alone], takes=takes, requirements=packages, clears=clears)
     return Step(name, [*pip, *alone, *packages], takes=takes, clears=clears)

@@ -212,7 +212,8 @@ def _cause(log: Path) -> str:
 
 
 def _run(target: Environment, step: Step, log: Path, lock: int) -> int:
-    """Run the command of `step` and return its exit status. Our PYTHONPATH would lend the environment our packages."""
+    """Run the command of `step` and return its exit status."""
+    # Our PYTHONPATH would lend the environment our packages.
     environ = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
     if step.with_code:
         environ["PYTHONPATH"] = str(target.code())

@@ -52,10 +52,8 @@ def job_states(job_ids: Collection[int], timeout_s: float = TIMEOUT_S, cluster: 
 
 
 def _selection(job_ids: Collection[int]) -> list[str]:
-    """Return the options that select `job_ids`, ended ones too.
-
-    One is repeated: asked for a single job that it has forgotten, squeue fails; asked for two, it prints none.
-    """
+    """Return the options that select `job_ids`, ended ones too."""
+    # One is repeated: asked for a single job that it has forgotten, squeue fails; asked for two, it prints none.
     named = sorted(job_ids)
     return ["--states=all", f"--jobs={','.join(map(str, [*named, named[0]]))}"]
 
@@ -156,6 +154,7 @@ def ended_jobs(job_ids: Collection[int], timeout_s: float = TIMEOUT_S) -> JobSta
         return {}
     named = ",".join(map(str, sorted(job_ids)))
     options = ["--allocations", "--noheader", "--parsable2", "--duplicates", f"--format={_FIELDS}", f"--jobs={named}"]
+    # A requeued task has one account per start (--duplicates): the last one is its end, the others count as restarts.
     text = run_client(["sacct", *options], timeout_s)
     return None if text is None else sacct_lines(text, job_ids)
 

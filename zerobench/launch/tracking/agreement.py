@@ -113,16 +113,18 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreement:
 
 
 def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
-    """Return this node's index: by first rank, after the watcher's own node, whose sampler is node 0's."""
+    """Return this node's index: by first rank, after the watcher's own node."""
     distinct = list(dict.fromkeys(nodes))
     if watched_on is None:
         return distinct.index(here)
+    # The watcher's own node comes first: its sampler is node 0's.
     watched = next((node for node in distinct if node.hostname == watched_on), None)
     return [watched, *(node for node in distinct if node != watched)].index(here)
 
 
 def _fault_of_making(folder: TrialFolder) -> str | None:
-    """Make the folder if this node shares no disk with rank 0: its records stay here. Returns the error, if any."""
+    """Make the folder unless it exists; returns the error, if any."""
+    # A node that shares no disk with rank 0 keeps its records here.
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

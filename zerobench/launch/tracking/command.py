@@ -229,7 +229,7 @@ class Command:
                 signal.signal(number, handler)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal the whole process group, as a terminal would."""
+        # The whole process group, as a terminal would.
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:

@@ -59,15 +59,11 @@ def _wait_until_dead(wait: Any) -> Any:
                 raise RuntimeError(f"the compilation that holds {lock} was interrupted; start the training again")
             if not is_told and time.monotonic() - began_s > _TOLD_AFTER_S:
                 is_told = True
-                _tell(_waiting(lock, holder_of(lock)))
+                unknown = f"waiting for {lock}: cannot tell whether its compilation still runs; if not, remove it"
+                is_alive = holder_of(lock) is Holder.ALIVE
+                _tell(f"waiting for another process that compiles: {lock}" if is_alive else unknown)
 
     return guarded
-
-
-def _waiting(lock: Path, holder: Holder) -> str:
-    if holder is Holder.ALIVE:
-        return f"waiting for another process that compiles: {lock}"
-    return f"waiting for {lock}: cannot tell whether its compilation still runs; if not, remove it"
 
 
 def _tell(line: str) -> None:

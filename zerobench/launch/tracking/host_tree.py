@@ -107,10 +107,8 @@ class HostTree:
 
     @property
     def ranks(self) -> list[SeenProcess]:
-        """One process per rank seen on this node, by rank.
-
-        Shells around a rank and its children have its RANK too: the rank is the process that held most.
-        """
+        """One process per rank seen on this node, by rank."""
+        # Shells around a rank and its children have its RANK too: the rank is the process that held most.
         smallest_first = sorted([*self.seen.values()], key=lambda process: process.peak_rss_bytes)
         by_rank = {process.rank: process for process in smallest_first if process.rank is not None}
         return [by_rank[rank] for rank in sorted(by_rank)]
@@ -131,7 +129,12 @@ class HostTree:
             rss = int(process.memory_info().rss)
             key = (process.pid, process.create_time())
             if key not in self.seen or with_pss:  # again: between fork and exec it still looks like its parent
-                self._meet(key, process)
+                environ = process.environ()
+                met = self.seen.setdefault(key, SeenProcess(process.pid, "", None, None, None))
+                met.name = process.name()
+                met.rank = _number(environ.get(_RANK))
+                met.world_size = _number(environ.get("WORLD_SIZE"))
+                met.local_world_size = _number(environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE"))
             seen = self.seen[key]
         except psutil.Error:
             return None
@@ -139,15 +142,6 @@ class HostTree:
         seen.peak_rss_bytes = max(seen.peak_rss_bytes, rss, peak_resident_bytes(process.pid) or 0)
         seen.peak_pss_bytes = _larger(seen.peak_pss_bytes, pss)
         return rss, pss
-
-    def _meet(self, key: tuple[int, float], process: psutil.Process) -> None:
-        """Read a process's name and rank."""
-        environ = process.environ()
-        seen = self.seen.setdefault(key, SeenProcess(process.pid, "", None, None, None))
-        seen.name = process.name()
-        seen.rank = _number(environ.get(_RANK))
-        seen.world_size = _number(environ.get("WORLD_SIZE"))
-        seen.local_world_size = _number(environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE"))
 
 
 class HostSampler(threading.Thread):

@@ -153,7 +153,8 @@ def _script_trial(module: Any, strategy: str, name: str, steps: StepsSpec, field
 
 
 def _loops_optimizer(optimizer: Any) -> Optimizer | None:
-    """Identify a torch optimizer, by its settings too: the same class may be another kernel."""
+    """Identify a torch optimizer."""
+    # The same class may be another kernel, so its settings count too.
     kind, group = type(optimizer).__name__, optimizer.param_groups[0]
     for info in OPTIMIZERS.values():
         settings = info.torch_settings.items()
@@ -207,7 +208,10 @@ def _model_settings(module: Any) -> dict[str, Any]:
     attention = Attention(implementation) if implementation in set(Attention) else None
     return {
         "attention": attention,
-        "activation_checkpointing": _first(module, "is_activation_checkpointing", "is_gradient_checkpointing"),
+        # transformers renamed the attribute
+        "activation_checkpointing": getattr(
+            module, "is_activation_checkpointing", getattr(module, "is_gradient_checkpointing", None)
+        ),
     }
 
 
@@ -237,11 +241,6 @@ def _precision(engine: Any) -> Precision | None:
 
 def _dtypes(module: Any) -> Iterator[Any]:
     return (parameter.dtype for parameter in module.parameters())
-
-
-def _first(owner: Any, *names: str) -> Any:
-    """Return the first existing attribute of `names`: transformers renamed one of them."""
-    return next((getattr(owner, name) for name in names if hasattr(owner, name)), None)
 
 
 def _config(engine: Any) -> Any:

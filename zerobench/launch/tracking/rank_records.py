@@ -198,6 +198,7 @@ def write_records(tracked: TrackedRank, work: Work, device: Device, *, is_last: 
     """
     facts = tracked.look_at(work)
     trial = facts.trial
+    # Unless `is_last`, these are replaced later, if the process lives.
     if tracked.speaks:
         write_whole(tracked.folder.spec, trial.model_dump_json(indent=1))
         write_whole(tracked.folder.ds_config, json.dumps(facts.given, indent=1))

@@ -158,7 +158,8 @@ class StepPhases:
             self._traffic.is_between = self.under_ledger and self.memory.kind is StepKind.STEADY
 
     def drop(self, error: BaseException | None) -> None:
-        """Leave an unfinished step: nothing of its last phase is accounted for."""
+        """Leave an unfinished step."""
+        # Nothing of the last phase is accounted for: its end was not seen.
         error = error or GeneratorExit()
         details: Any = (type(error), error, error.__traceback__)
         if self._in_phase is not None:

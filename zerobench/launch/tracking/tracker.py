@@ -77,7 +77,8 @@ def track(
         )
     steps = validated(StepsSpec, {"warmup": warmup, "memory": memory, "timed": timed}, "track")
     work = EngineWork(engine)
-    trial = work.trial(name or _script_name(), steps, None)
+    script = Path(os.fspath(sys.argv[0] if sys.argv else "")).stem or "script"
+    trial = work.trial(name or script, steps, None)
     agreed = agree(this_rank(), lambda: make_folder(Path(reports), trial))
     return Tracker(work, trial, agreed, step_kinds(steps, is_fresh=not work.has_stepped))
 
@@ -230,7 +231,10 @@ class Tracker:
         """Mark the loss, computed between here and the backward pass."""
         if self._steps.under_ledger and self._steps.phase is Phase.FORWARD:
             self._steps.ledger.name_kept(_kept(output))
-            logits = _logits(output)
+            # A loss outside the model is computed from a tensor, or from a transformers output without a loss.
+            inner = getattr(output, "logits", None)
+            has_loss = getattr(output, "loss", None) is not None
+            logits = inner if isinstance(inner, torch.Tensor) and not has_loss else output
             if isinstance(logits, torch.Tensor) and logits.dim() > 1:
                 self._steps.ledger.name_logits(logits)
             self._steps.sites.after_forward = True
@@ -312,12 +316,6 @@ class Tracker:
         self.close(error if isinstance(error, BaseException) else None)
 
 
-def _logits(output: Any) -> Any:
-    """Return the input of a loss outside the model: a tensor, or a transformers output without a loss."""
-    logits = getattr(output, "logits", None)
-    return logits if isinstance(logits, torch.Tensor) and getattr(output, "loss", None) is None else output
-
-
 def _kept(output: Any) -> list[torch.Tensor]:
     """Return the rest of a transformers output, besides loss and logits: keys and values, hidden states."""
     if not isinstance(output, Mapping):
@@ -336,7 +334,3 @@ def _within(value: Any, depth: int = 5) -> list[torch.Tensor]:
     else:
         parts = [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values())
     return [tensor for part in parts for tensor in _within(part, depth - 1)] if depth else []
-
-
-def _script_name() -> str:
-    return Path(os.fspath(sys.argv[0] if sys.argv else "")).stem or "script"

@@ -77,9 +77,8 @@ def _interrupted(*, tracked: bool) -> ScriptOutcome:
 
 
 def _real_code(code: int | None) -> int | None:
-    """Undo exit status conversions: launch.py exits with a rank's negative status truncated to eight bits; shells add
-    128.
-    """
+    """Undo the conversions of an exit status on its way here."""
+    # DeepSpeed's launch.py exits with a rank's negative status, of which eight bits arrive; shells add 128.
     numbers = set(signal.Signals) - {signal.SIGHUP}
     if code is not None and code > 128:
         if 256 - code in numbers:

@@ -78,6 +78,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
         raise UserError("SLURM_JOB_ID is not set: this command runs inside a Slurm job; elsewhere: zerobench run SWEEP")
     task_id = environ.get("SLURM_ARRAY_TASK_ID")
     nodelist = environ.get("SLURM_JOB_NODELIST", "")
+    # Only Slurm can read all the forms of lists that it writes, such as `n[1-2]`.
     text = run_client(["scontrol", "show", "hostnames", nodelist], _PATIENCE_S)
     if not text:
         raise UserError(f"SLURM_JOB_NODELIST: {nodelist!r}: scontrol show hostnames failed")

@@ -103,10 +103,8 @@ class SlurmExecutor:
         return Launch(argv, added, lambda verb, mark: self._run_on_nodes(nodes, verb, mark))
 
     def _run_on_nodes(self, nodes: Sequence[str], verb: str, mark: str) -> list[str]:
-        """Run a verb of zerobench.launch.run.remote on each of `nodes`, as a step next to the ranks.
-
-        Not while Slurm ends the job: it then starts no further step and ends the ranks itself.
-        """
+        """Run a verb of zerobench.launch.run.remote on each of `nodes`, as a step next to the ranks."""
+        # While Slurm ends the job it starts no further step, and ends the ranks itself.
         if self.stop.asked and self.stop.signal is not interruption.TIME_SIGNAL:
             return []
         answer = ask(

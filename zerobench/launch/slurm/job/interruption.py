@@ -43,12 +43,10 @@ _REQUEUED = "job {job} was requeued"
 
 
 def taken(allocation: Allocation, stop: Stop) -> Interruption | None:
-    """Return what takes our nodes now; None if nothing does.
-
-    Preemption is noticed without a signal too: with grace, the ranks get it first. And if preemption sends the signal
-    of the time limit (PreemptParameters=send_user_signal, slurm.conf(5)), Slurm's state takes precedence.
-    """
+    """Return what takes our nodes now; None if nothing does."""
     state = allocation.state()
+    # Preemption is noticed without a signal too: with grace, the ranks get it first. And it may send the signal of the
+    # time limit (PreemptParameters=send_user_signal, slurm.conf(5)): Slurm's state takes precedence.
     if state is not None and state.preempt_s is not None:
         return _interruption(Status.PREEMPTED, allocation.job, f"Slurm says: preempt time {state.preempt_s:.0f}")
     if stop.signal is TIME_SIGNAL:

@@ -167,12 +167,20 @@ def array_script(
         given |= {"mem": options.mem} if options.mem else {}
     partition = (options.cpu_partition if predicts else None) or options.partition
     srun_starts_ranks = not predicts and options.launcher is not Launcher.LOCAL
-    settings = {
-        "run": str(run.path),
-        "tasks": str(run.slurm_tasks(name)),
-        "launcher": options.launcher.value,
-        **(_rank_settings(options, python) if srun_starts_ranks else _job_settings(options, python)),
-    }
+    settings = {"run": str(run.path), "tasks": str(run.slurm_tasks(name)), "launcher": options.launcher.value}
+    if srun_starts_ranks:
+        settings |= {
+            "python": str(python),
+            "worker_python": options.python or (PYTHON_IN_CONTAINER if options.container else ""),
+            "cpus_per_node": str(options.cpus_per_node or ""),
+            "gpus_per_node": "" if options.gpus_per_node is None else str(options.gpus_per_node),
+            "container": options.container or "",
+            "container_runtime": options.container_runtime.value,
+        }
+    else:
+        # Simulations, and ranks without Slurm, run under the job's own interpreter, which must then be the ranks' own,
+        # with torch. A container's is of no use outside it.
+        settings["python"] = str(python) if options.container else options.python or str(python)
     return render(template("array"), given | _placement_options(options, partition, measures=not predicts), settings)
 
 
@@ -207,10 +215,8 @@ def report_time_s(max_time_s: int | None) -> int:
 
 
 def _placement_options(options: SubmitOptions, partition: str | None, *, measures: bool) -> Given:
-    """Options that choose a job's nodes and account; the user's own sbatch options come last, which wins.
-
-    A job that measures nothing takes any node, and a reservation applies to its own partition only.
-    """
+    """Options that choose a job's nodes and account; the user's own sbatch options come last, which wins."""
+    # A job that measures nothing takes any node, and a reservation applies to its own partition only.
     named = {
         "partition": partition,
         "account": options.account,
@@ -222,21 +228,3 @@ def _placement_options(options: SubmitOptions, partition: str | None, *, measure
     if "no-requeue" in extra:
         extra["requeue"] = False
     return {key: value for key, value in named.items() if value} | extra
-
-
-def _rank_settings(options: SubmitOptions, python: Path) -> dict[str, str]:
-    return {
-        "python": str(python),
-        "worker_python": options.python or (PYTHON_IN_CONTAINER if options.container else ""),
-        "cpus_per_node": str(options.cpus_per_node or ""),
-        "gpus_per_node": "" if options.gpus_per_node is None else str(options.gpus_per_node),
-        "container": options.container or "",
-        "container_runtime": options.container_runtime.value,
-    }
-
-
-def _job_settings(options: SubmitOptions, python: Path) -> dict[str, str]:
-    """Settings of jobs whose ranks run under the job's own interpreter: simulations, and ranks without Slurm. It must
-    then be the ranks', which has torch. A container's is of no use outside it.
-    """
-    return {"python": str(python) if options.container else options.python or str(python)}

@@ -128,7 +128,8 @@ def _usual_per_job(kind: JobKind, members: Sequence[TrialSpec], longest_s: int |
 
 
 def _alone_s(kind: JobKind, trial: TrialSpec) -> float:
-    """Seconds that a trial adds to its task: its longest silence, seldom reached by a trial that makes progress."""
+    """Return the seconds that a trial adds to its task."""
+    # Its longest silence, seldom reached by a trial that makes progress.
     return trial.timeout_s / (PREDICTION_CPUS if kind is JobKind.PREDICTIONS else 1)
 
 

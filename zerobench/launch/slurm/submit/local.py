@@ -54,10 +54,8 @@ def run_here(
 
 
 def task_variables(job: Job, task_id: int) -> dict[str, str]:
-    """Return the variables Slurm would set for task `task_id` of `job` (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
-
-    Not SLURM_JOB_ID: there is no job, and other programs take it for a sign of one.
-    """
+    """Return the variables Slurm would set for task `task_id` of `job` (sbatch(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    # Not SLURM_JOB_ID: there is no job, and other programs take it for a sign of one.
     variables = {"SLURM_JOB_NAME": job.name, "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"}
     if job.kind is JobKind.REPORT:
         return variables
@@ -82,7 +80,7 @@ def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[EndedTask]:
 
 
 def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Stop) -> int:
-    """Run a script and return its exit status. A stop is passed on and waited for: the script has to end its trial."""
+    """Run a script and return its exit status."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["bash", str(script)],
@@ -94,6 +92,7 @@ def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Sto
         )
         is_signalled = False
         while process.poll() is None:
+            # The script has a trial to end, so a stop is passed on and waited for.
             if stop.asked and not is_signalled:
                 process.send_signal(stop.signal or signal.SIGTERM)
                 is_signalled = True

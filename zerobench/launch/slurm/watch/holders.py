@@ -75,7 +75,8 @@ def newest_begun(traces: Mapping[str, TrialTrace], holders: Mapping[str, Holder]
 
 
 def is_done_again(trace: TrialTrace, holder: Holder) -> bool:
-    """Return True if a trial with a record will be repeated: a starting task repeats all that did not complete."""
+    """Return True if a trial with a record will be repeated."""
+    # A starting task repeats all trials that did not complete.
     if trace.status in KEPT or trace.ended_s is None:
         return False
     if holder.stage is not Stage.ACTIVE:

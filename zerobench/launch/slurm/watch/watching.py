@@ -85,6 +85,8 @@ def runner_here(run: RunFolder, *, shared: bool) -> bool | None:
     except OSError:
         return False
     try:
+        # Trying the lock would take it, and a runner starting just then would be refused: so the kernel's list is read
+        # (proc_locks(5)).
         rows = [line.split() for line in _LOCKS.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return None
