@@ -22,7 +22,7 @@ from rich.text import Text
 from zerobench.app.terminal.answer import Answer, shortest
 from zerobench.app.terminal.live_trial import describe, names_of
 from zerobench.common.errors import UserError
-from zerobench.common.units import counted, format_seconds
+from zerobench.common.units import counted, format_spent
 from zerobench.launch.slurm.jobs import Submission
 from zerobench.launch.slurm.watch.status import UNDONE, RunStatus, Standing, TrialStatus
 from zerobench.launch.slurm.watch.watching import Watcher
@@ -225,9 +225,7 @@ def _section(
 
 
 def _rounded(seconds: float | None) -> str:
-    if seconds is None or round(seconds) >= 60:
-        return format_seconds(seconds)
-    return f"{round(seconds)} s"
+    return MISSING if seconds is None else format_spent(seconds)
 
 
 def show_status(name: str | None, reports: Path) -> Answer:

@@ -117,8 +117,10 @@ def messages_in(text: str) -> list[TorchMessage]:
     messages = [
         (at, _read(lines, at)) for at, line in enumerate(lines) if _REFUSED.search(line) or _HOST_REFUSED.search(line)
     ]
-    first = {(message.rank, message.text): (at, message) for at, message in reversed(messages)}
-    return [replace(message, frames=frames_before(lines, at)) for at, message in reversed(first.values())]
+    first: dict[tuple[int | None, str], tuple[int, TorchMessage]] = {}
+    for at, message in messages:
+        first.setdefault((message.rank, message.text), (at, message))
+    return [replace(message, frames=frames_before(lines, at)) for at, message in first.values()]
 
 
 def _read(lines: Sequence[str], at: int) -> TorchMessage:
