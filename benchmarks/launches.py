@@ -28,7 +28,7 @@ from zerobench.launch.run.launcher import (
     launch_environment,
 )
 from zerobench.launch.run.setup import lay_out_trial
-from zerobench.rank.nvml.nvml import why_unavailable
+from zerobench.rank.nvml.nvml import unavailable_reason
 from zerobench.records.folder import TrialFolder
 from zerobench.records.records import RankRecord
 
@@ -193,7 +193,7 @@ class Bench:
         lay_out_trial(folder, trial, build_ds_config(trial))
         job = self._write_job(trial, folder, pairs=pairs, devices=devices)
         environment = self._environment(trial, folder, pinned_malloc=False)
-        standin = why_unavailable() is not None
+        standin = unavailable_reason() is not None
         if standin:
             environment |= self._standin_variables(devices)
         results = _results(trial, job)

@@ -168,7 +168,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "rank/strategies/__init__.py": _PLAIN,
     "rank/strategies/base.py": (*_LOOP, "tests/rank/strategies/test_stages.py"),
     "rank/strategies/checkpoint_states.py": _LOOP,
-    "rank/strategies/compression.py": _DDP,
+    "rank/strategies/compression.py": ("tests/rank/strategies/test_compression.py", *_DDP),
     "rank/strategies/ddp.py": (*_DDP, *_part("ddp 1 of 2 ")),
     "rank/strategies/deepspeed_pipeline.py": (
         *_IN_ENGINE,
@@ -176,25 +176,20 @@ JUDGES: dict[str, tuple[str, ...]] = {
         f"{_MARKED}[pipeline deepspeed]",
         "tests/rank/strategies/test_pipeline.py::test_in_16_bits_every_schedule_loses_it_to_the_rounding_of_16_bits[deepspeed]",
     ),
-    "rank/strategies/engine_checkpoint.py": _alone("zero0", "pipeline deepspeed bf16"),
-    "rank/strategies/engine_norm.py": (_UNCLIPPED, *_ENGINE),
     "rank/strategies/fsdp.py": (*_alone("fsdp", "fsdp bf16"), *_part("fsdp 0 of 4 mics_shard_size")),
     "rank/strategies/horovod.py": ("tests/extras/test_horovod_alone.py",),
-    "rank/strategies/one_bit.py": ("tests/rank/strategies/test_one_bit.py",),
     "rank/strategies/parameter_server.py": _SERVER,
-    "rank/strategies/phased_stage.py": (
+    "rank/strategies/pipeline.py": (
+        _SCALED,
         *_TORCH,
         *_STAGES,
         "tests/rank/worlds/test_one_of_many.py::test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it",
     ),
-    "rank/strategies/pipeline.py": (_SCALED, *_TORCH, *_STAGES),
-    "rank/strategies/rpc_optimizer.py": ("tests/rank/strategies/test_rpc_optimizer.py",),
     "rank/strategies/rpc_pipeline.py": _DRIVEN,
-    "rank/strategies/rpc_stage.py": _DRIVEN,
-    "rank/strategies/server_link.py": _SERVER,
+    "rank/strategies/rpc_stage.py": ("tests/rank/strategies/test_rpc_stage.py", *_DRIVEN),
     "rank/strategies/stages.py": ("tests/rank/strategies/test_stages.py",),
     "rank/strategies/tensor.py": (_SCALED, *_alone("tensor", "tensor bf16"), *_part("tensor 0 of 2 ")),
     "rank/strategies/torch_loop.py": (*_LOOP, *_alone("ddp")),
-    "rank/strategies/zero.py": _ENGINE,
+    "rank/strategies/zero.py": (_UNCLIPPED, *_ENGINE, *_alone("pipeline deepspeed bf16")),
 }
 """By module, from `zerobench/`: files of tests, or one test of a file."""

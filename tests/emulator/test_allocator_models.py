@@ -12,7 +12,7 @@ ENDLESS = 10**15
 TRAINING_LIKE = """
 import json, random, torch
 from zerobench.rank.ledger.cuda import start_phase
-from zerobench.rank.ledger.occupied import peak_occupied
+from zerobench.rank.ledger.allocator_snapshot import peak_occupied
 SIZES = (500, 3_000, 700_000, 2**20, 2**20 + 1, 3 << 20, 9 << 20, 11 << 20, 33_333_333, 70 << 20, 200 << 20, 555 << 20)
 def play(seed):
     rng, live, steps = random.Random(seed), {}, []

@@ -45,7 +45,7 @@ OF_RANKS = (
     "torch.utils.cpp_extension",
     "transformers.models.auto.modeling_auto",
     "zerobench.rank.nvml.sampler",
-    "zerobench.rank.training.programs",
+    "zerobench.rank.loop.launched",
     "zerobench.rank.worlds.measured",
 )
 """What measured ranks import besides what simulated ones do."""

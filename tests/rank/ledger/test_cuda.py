@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
-from zerobench.rank.ledger.cuda import AllocatorTotals, compose, with_totals
+from zerobench.rank.ledger.cuda import AllocatorTotals, apply_totals, compose
 from zerobench.rank.ledger.ledger import Ledger
 from zerobench.rank.ledger.storages import Storage
 
@@ -111,7 +111,7 @@ def test_what_the_names_do_not_cover_of_the_allocators_total_is_left_without_a_n
     grad = storage(1, 0x1000, 500)
     result = compose([entry("alloc", 0x1000, 500)], [grad], [(grad, 500)], named({grad: Category.GRADIENTS}))
     totals = AllocatorTotals(live_bytes=912, peak_bytes=1012, live_rounding_bytes=12, peak_rounding_bytes=12)
-    result = with_totals(result, totals)
+    result = apply_totals(result, totals)
     assert result.live == {Category.GRADIENTS: 500, Category.ALLOCATOR_ROUNDING: 12, None: 400}
     assert result.at_peak[None] == 500
     assert result.own_peak[None] == 500

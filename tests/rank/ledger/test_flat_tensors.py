@@ -16,7 +16,7 @@ def held_after_a_pass(halves: bool) -> Held:
     import torch.distributed as dist
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 
-    from zerobench.rank.ledger.flat_tensors import walk_flat
+    from zerobench.rank.ledger.fsdp_tensors import walk_flat
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     precision = MixedPrecision(param_dtype=torch.bfloat16) if halves else None

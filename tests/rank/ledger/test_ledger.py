@@ -357,7 +357,7 @@ def test_where_start_up_was_born_is_taken_from_who_looked_on_and_is_not_guessed_
     unseen = torch.ones(10)
     trained = Trained()
     at_start.live[123] = Storage(99, 8, "cuda", 0, site())
-    trained.ledger.knows_births_of(at_start)
+    trained.ledger.inherit_births(at_start)
     assert trained.ledger.counter.born_before(123) == Site(site().name, None), "a GPU's, too"
     standing = trained.ledger.host_standing(Phase.INIT, "now")
     assert standing.by_site["deepspeed/runtime/zero/stage_1_and_2.py:__init__"] == seen.nbytes

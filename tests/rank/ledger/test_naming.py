@@ -5,14 +5,45 @@ import weakref
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from zerobench.common.vocabulary import Category, Phase, Place
 from zerobench.rank.ledger.engine_tensors import NamedTensor
-from zerobench.rank.ledger.naming import Names
+from zerobench.rank.ledger.naming import Names, watch_random_states
 from zerobench.rank.ledger.sites import Origin, Site
 from zerobench.rank.ledger.storages import Storage, StorageCounter
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_the_state_that_checkpointing_keeps_is_told_and_no_other(reentrant: bool) -> None:
+    told: list[torch.Tensor] = []
+    original = torch.get_rng_state
+    with watch_random_states(told.append):
+        for _ in range(3):
+            torch.get_rng_state()
+        checkpoint(torch.tanh, torch.ones(2, requires_grad=True), use_reentrant=reentrant)
+    assert [torch.equal(state, original()) for state in told] == [True]
+    assert torch.get_rng_state is original
+
+
+class Listener:
+    """Who is told."""
+
+    def __call__(self, state: torch.Tensor) -> None:
+        raise AssertionError(state)
+
+
+def test_a_function_that_a_module_took_meanwhile_tells_nobody_and_keeps_nobody_alive() -> None:
+    listener = Listener()
+    reference = weakref.ref(listener)
+    with watch_random_states(listener):
+        taken = torch.get_rng_state
+    del listener
+    assert reference() is None
+    assert torch.equal(taken(), torch.get_rng_state())
+
 
 STAGE_2 = "deepspeed/runtime/zero/stage_1_and_2.py:setup_buckets"
 FSDP = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:foreach_reduce"

@@ -290,7 +290,7 @@ from pathlib import Path
 from zerobench.records.folder import TrialFolder
 from zerobench.rank.nvml import sampler as module
 module.END_PATIENCE_S = 0.2
-module.why_unavailable = lambda: None  # it would hang here instead; the sampler's process is what is tested
+module.unavailable_reason = lambda: None  # it would hang here instead; the sampler's process is what is tested
 sampler = module.Sampler.start(TrialFolder(Path(sys.argv[1])), 0, None)
 print(json.dumps([sampler.wait_ready(1.0), sampler.stop().reason]))
 """

@@ -111,8 +111,8 @@ class _Rounds:
     def _needed(self, trial: Trial | None) -> int | None:
         """Need of a try; None if not known, or if memory ended it although the known part would have fitted.
 
-        A try that an emulated GPU refused is played again with room (rank/loop/with_room.py), so that it too says how
-        steep memory is.
+        A try that an emulated GPU refused is played again with room (rank/loop/forked_trial.py), so that it too says
+        how steep memory is.
         """
         needed_bytes = None if trial is None or not is_whole(trial) else self._question.needed_bytes(trial)
         if trial is None or needed_bytes is None or completed(trial):

@@ -24,10 +24,9 @@ from zerobench.launch.tracking.agreement import Agreement
 from zerobench.launch.tracking.own_trial import LEDGER_ALONE, laid_out, lay_out_own_run, run_of, watched_folder
 from zerobench.launch.tracking.step_phases import StepPhases
 from zerobench.launch.tracking.work import Work
-from zerobench.rank.ledger.acting_versions import acting_versions
 from zerobench.rank.ledger.course import write_courses
 from zerobench.rank.ledger.device import Device
-from zerobench.rank.ledger.engine_config import count_parameters_built, weights_built
+from zerobench.rank.ledger.engine_config import acting_versions, count_parameters_built, weights_built
 from zerobench.rank.nvml.sampler import Sampler
 from zerobench.records.folder import TrialFolder, write_whole
 from zerobench.records.progress import Rank

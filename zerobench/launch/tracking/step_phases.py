@@ -106,7 +106,7 @@ class StepPhases:
         `at_start` is the counter that watched it, as far as Python could.
         """
         if at_start is not None:
-            self.ledger.knows_births_of(at_start)
+            self.ledger.inherit_births(at_start)
         self.ledger.look_back(StepKind.FIRST, Phase.INIT)
         if self.rows is not None:
             self.rows.note(StepKind.FIRST, Phase.INIT, self.ledger.peak_occupied_bytes)

@@ -1,13 +1,13 @@
-"""One phase of the book of torch's CPU allocator, each block with what is known of it.
+"""One phase of the book of torch's CPU allocator: a place and category for every block.
 
-A block that a storage was seen to stand on is what that storage is. One that no tensor was ever seen to hold, taken and
-given back within one operation, or taken by one of gloo's threads, which run collectives and nothing else, and given
-back within the phase, is the kernel's or the collective's own working memory. What Horovod's thread takes, which
-reduces gradients and does nothing else, are its buffers.
-What else nobody saw (tensors of other threads, or that only C++ holds) has no evidence.
+- A block under a known storage gets that storage's category.
+- A block that no tensor was seen to own is working memory of a kernel or collective if one operation both took and
+  freed it, or if a gloo thread (which only runs collectives) took it and it was freed within the phase.
+- Blocks of Horovod's thread, which only reduces gradients, are its buffers.
+- Any other unseen block (tensors of other threads, or owned by C++ alone) stays without a category.
 
-Page-locked memory is in the book by its tensors; what its allocator rounds a block up by stands beside it, under the
-block's serial number, negative.
+Page-locked memory enters the book through its tensors; the rounding of its allocator is a block of its own, under the
+negative serial number of the block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Verdict = tuple[Place, Category | None]
 
 
 class BookedPhase:
-    """The blocks of a phase; `unseen` is the place of those that no tensor was seen to hold."""
+    """The blocks of a phase; `unseen` is the place of blocks that no tensor was seen to own."""
 
     def __init__(
         self, pages: Pages, storages: Iterable[Storage], verdict: Callable[[Storage], Verdict], unseen: Place
@@ -34,14 +34,14 @@ class BookedPhase:
         self._storages: dict[int, Storage] = {}
         for storage in storages:
             serial, known = storage.block, verdict(storage)
-            # Of several storages on one block, one that has a name decides.
+            # If several storages share a block, one with a category decides.
             if serial and (known[1] is not None or serial not in self._known):
                 self._known[serial] = known
                 self._storages[serial] = storage
             if serial and storage.is_page_locked:
                 self._known[-serial] = (known[0], Category.ALLOCATOR_ROUNDING)
-        self._changes = list(_with_rounding(pages.changes, self._known))
-        self._standing = list(_with_rounding(pages.standing, self._known))
+        self._changes = list(_add_rounding(pages.changes, self._known))
+        self._standing = list(_add_rounding(pages.standing, self._known))
         for serial in _working_memory(pages.changes) - self._known.keys():
             self._known[serial] = (unseen, Category.KERNEL_WORKSPACE)
         for block in (*pages.standing, *pages.changes):
@@ -49,23 +49,23 @@ class BookedPhase:
                 self._known.setdefault(block.serial, (unseen, Category.REDUCE_BUFFERS))
 
     def composition(self, place: Place) -> Composition[Category | None]:
-        """The phase's categories of one place, at the peak of all and at that of what tensors hold."""
-        changes, standing = (self._of(place, blocks) for blocks in (self._changes, self._standing))
+        """Categories of one place, at the peak of all blocks and at the peak of those that tensors own."""
+        changes, standing = (
+            [block for block in blocks if self._known.get(block.serial, self._nobody)[0] is place]
+            for blocks in (self._changes, self._standing)
+        )
         whole = replay(_bytes(standing), _bytes(changes), self._category, self._storages.get)
         tensors = replay(_bytes(self._tensors(standing)), _bytes(self._tensors(changes)), self._category)
         whole.at_tensor_peak = tensors.at_peak
         return whole
 
     def largest_unseen_bytes(self) -> int:
-        """The largest block of which nothing is known."""
+        """Bytes of the largest block without a verdict."""
         blocks = [*self._changes, *self._standing]
         return max((block.nbytes for block in blocks if block.serial not in self._known), default=0)
 
     def _category(self, serial: int) -> Category | None:
         return self._known.get(serial, self._nobody)[1]
-
-    def _of(self, place: Place, blocks: Iterable[Change]) -> list[Change]:
-        return [block for block in blocks if self._known.get(block.serial, self._nobody)[0] is place]
 
     def _tensors(self, blocks: Iterable[Change]) -> Iterable[Change]:
         return (block for block in blocks if self._category(block.serial) is not Category.KERNEL_WORKSPACE)
@@ -75,7 +75,7 @@ def _bytes(blocks: Iterable[Change]) -> list[tuple[int, int]]:
     return [(block.serial, block.nbytes) for block in blocks]
 
 
-def _with_rounding(blocks: Iterable[Change], known: Collection[int]) -> Iterator[Change]:
+def _add_rounding(blocks: Iterable[Change], known: Collection[int]) -> Iterator[Change]:
     for block in blocks:
         yield block
         if -block.serial in known and (rounding := page_locked_rounding(abs(block.nbytes))):
@@ -83,7 +83,7 @@ def _with_rounding(blocks: Iterable[Change], known: Collection[int]) -> Iterator
 
 
 def _working_memory(changes: Iterable[Change]) -> set[int]:
-    """Blocks that were taken and given back while the same operation ran, or that a collective took."""
+    """Serial numbers of blocks that were taken and freed under one operation, or by a collective."""
     taken: dict[int, int] = {}
     short_lived = set()
     for change in changes:

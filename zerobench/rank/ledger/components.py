@@ -1,8 +1,8 @@
-"""Which component each parameter of a model as built belongs to, by its modules' classes and roles, never by names.
+"""Assigns each parameter of a built model to a component, by the classes and roles of its modules, never by names.
 
-What a name says differs from model to model: `wo` is the second matrix of T5's MLP, and attention's output projection
-elsewhere. A class says what it computes (`T5DenseActDense`, `nn.LayerNorm`), a model of transformers says which module
-is its input embedding and which its head, and the matrices beside a block's attention are the block's MLP.
+The meaning of a name differs between models: `wo` is the second matrix of T5's MLP, and attention's output projection
+elsewhere. A class states what it computes (`T5DenseActDense`, `nn.LayerNorm`), a transformers model exposes its input
+embedding and its head, and matrices next to a block's attention are the block's MLP.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _POSITIONS = re.compile(r"Position(?!wise)|RelPos")
 _NORM = re.compile(r"Norm")
 _EMBEDDINGS = re.compile(r"Embed(dings?)?$")
 _MIXER = re.compile(r"Mixer|Mamba|SSM|DeltaNet|Recurrent|Conv|Adapter|Embed|Projector")
-"""Modules that lie beside attention in some blocks and are no MLP."""
+"""Modules next to attention in some blocks that are no MLP."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """What encloses a module."""
+    """Kinds of modules that enclose a module, itself included."""
 
     in_head: bool = False
     in_positions: bool = False
     in_attention: bool = False
     in_mlp: bool = False
     beside_attention: bool = False
-    """In a block that has an attention module, and not in that module."""
+    """In a block that has an attention module, but outside that module."""
     after_backbone: bool = False
-    """In a model of transformers that names its backbone, and outside the backbone."""
+    """In a transformers model that names its backbone, but outside the backbone."""
 
 
 class _Roles:
-    """The token tables and the heads of a model, by what its parts say of themselves, else by sizes."""
+    """Token tables and heads of a model, as its modules expose them, else by sizes."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         modules = list(model.modules())
@@ -69,8 +69,8 @@ class _Roles:
 def _read_off_sizes(
     modules: list[torch.nn.Module], tables: list[torch.nn.Embedding]
 ) -> tuple[list[torch.nn.Embedding], list[Any]]:
-    """The token table and the head of a model that names neither: its last layer with an output for each row of a
-    table is the head.
+    """Find the token table and the head of a model that exposes neither: the head is the last layer with one output
+    per row of a table.
     """
     sizes = {table.num_embeddings for table in tables}
     heads = [module for module in modules if getattr(module, "out_features", None) in sizes][-1:]
@@ -79,7 +79,7 @@ def _read_off_sizes(
 
 
 def components_of(model: torch.nn.Module) -> dict[str, Component]:
-    """The component of each parameter by its name, tied ones once, as `named_parameters` lists them."""
+    """Component of each parameter, by name; tied ones once, as `named_parameters` lists them."""
     roles = _Roles(model)
     modules = dict(model.named_modules())
     places = _places(modules, roles)
@@ -109,9 +109,9 @@ def _component(parameter: torch.nn.Parameter, owner: torch.nn.Module, place: _Pl
 
 
 def _is_table_of_positions(parameter: torch.nn.Parameter, owner: torch.nn.Module) -> bool:
-    """Whether it is a table beside that of tokens: as a layer, or as a bare parameter with more rows than one.
+    """True for a table other than the token table: a layer, or a bare parameter with more than one row.
 
-    A bare one with one row stands for a token of its own, such as ViT's class token.
+    A bare parameter of one row is a single learned token, such as ViT's class token.
     """
     if isinstance(owner, torch.nn.Embedding):
         return True
@@ -120,7 +120,7 @@ def _is_table_of_positions(parameter: torch.nn.Parameter, owner: torch.nn.Module
 
 
 def _places(modules: dict[str, torch.nn.Module], roles: _Roles) -> dict[str, _Place]:
-    """What encloses each module, itself included; parents are listed before their children."""
+    """Place of each module, by path; `modules` lists parents before their children."""
     places: dict[str, _Place] = {}
     backbones: dict[str, torch.nn.Module] = {}
     for path, module in modules.items():
@@ -131,7 +131,8 @@ def _places(modules: dict[str, torch.nn.Module], roles: _Roles) -> dict[str, _Pl
         if outer in backbones and path:
             after = module is not backbones[outer]
         places[path] = _entered(replace(around, beside_attention=beside, after_backbone=after), module, roles)
-        if (backbone := _backbone(module)) is not None:
+        prefix = getattr(type(module), "base_model_prefix", None)  # transformers' name of the part below a head
+        if isinstance(prefix, str) and (backbone := module._modules.get(prefix)) is not None:
             backbones[path] = backbone
     return places
 
@@ -139,7 +140,7 @@ def _places(modules: dict[str, torch.nn.Module], roles: _Roles) -> dict[str, _Pl
 def _entered(around: _Place, module: torch.nn.Module, roles: _Roles) -> _Place:
     name = type(module).__name__
     is_head = any(module is head for head in roles.heads) or bool(_POOLER.search(name))
-    if id(module) in roles.models:  # whatever its name: it holds all the rest
+    if id(module) in roles.models:  # whatever its name: it encloses everything else
         return replace(around, in_head=around.in_head or is_head, beside_attention=False)
     return _Place(
         in_head=around.in_head or is_head,
@@ -155,14 +156,8 @@ def _has_attention(module: torch.nn.Module, roles: _Roles) -> bool:
     return id(module) not in roles.models and any(_ATTENTION.search(type(c).__name__) for c in module.children())
 
 
-def _backbone(module: torch.nn.Module) -> torch.nn.Module | None:
-    """The part of a model of transformers that a head is set upon; None of what is itself one."""
-    prefix = getattr(type(module), "base_model_prefix", None)
-    return module._modules.get(prefix) if isinstance(prefix, str) else None
-
-
 def _answers(modules: list[torch.nn.Module], method: str) -> Iterator[Any]:
-    """What the modules that have `method` return, None left out."""
+    """Results of `method` from the modules that have it, without None."""
     for module in modules:
         if callable(ask := getattr(type(module), method, None)):
             with suppress(NotImplementedError, AttributeError):  # transformers' way to say that there is none

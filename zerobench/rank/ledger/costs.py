@@ -1,7 +1,7 @@
-"""What an operation on a device that is not there costs a real GPU: a product's shape, or what its kernel moves.
+"""Cost of an operation on a real GPU: the shape of a product, or the bytes that its kernel moves.
 
-Views and allocations cost nothing. Every other operation is taken for one kernel that reads its arguments and writes
-its results once each, which is what eager elementwise kernels do.
+Views and allocations cost nothing. Every other operation counts as one kernel that reads its arguments and writes its
+results once each, like eager elementwise kernels.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _FREE = {
     )
 }  # fmt: skip
 _MATRICES = {_ATEN.mm: 0, _ATEN.addmm: 1, _ATEN.bmm: 0, _ATEN.baddbmm: 1}
-"""Where their first matrix stands among the arguments."""
+"""Index of the first matrix among the arguments."""
 _FILLS = (_ATEN.copy_, _ATEN.fill_, _ATEN.zero_, _ATEN._foreach_copy_, _ATEN._foreach_zero_)
-"""What they write they do not read."""
+"""Operations that do not read their written arguments."""
 _GATHERS = (_ATEN.embedding, _ATEN.nll_loss_forward, _ATEN.index_select, _ATEN.gather)
-"""They read as much as they write, wherever it lies."""
+"""Operations that read as much as they write."""
 _COPIES = (_ATEN.copy_, _ATEN._to_copy)
 _CPU_ATTENTION: dict[Any, tuple[Callable[..., int], int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
 }
-"""FLOPs of torch's fused attention on a CPU by the shapes of so many arguments; torch's own counter leaves them out."""
+"""FLOP formulas of torch's fused attention on a CPU, which torch's own counter lacks, and their number of arguments."""
 
 
 _ATTENTION = {sdpa_flop: 3, sdpa_backward_flop: 4}
-"""torch's formulas of attention on a GPU; so many arguments first, of which the last are queries, keys and values."""
+"""torch's FLOP formulas of attention on a GPU: number of leading arguments, which end in queries, keys, values."""
 
 
 class Where(StrEnum):
-    """What works on an operation."""
+    """Unit that executes an operation."""
 
     DEVICE = "device"
     HOST = "host"
@@ -62,38 +62,37 @@ class Where(StrEnum):
 
 
 _DEVICES = {SIMULATED_DEVICE, "cuda"}
-"""Types of the device: the simulated GPU's, and the emulated one's, which is CUDA's own."""
+"""Device types: the simulated GPU's, and CUDA's for the emulated one."""
 
 
 class Cost(NamedTuple):
     where: Where
     product: Product | None = None
     times: int = 1
-    """Products of that shape."""
+    """Number of products of that shape."""
     moved_bytes: int = 0
     blocks: bool = False
-    """Of a copy: whether the host waits for it."""
+    """True for a copy that the host waits for."""
     cast_bytes: int = 0
-    """Of such a copy into another type: what the host reads and writes to cast, in memory of its own that nobody has
-    page-locked. A copy that nobody waits for is cast on the device (aten/src/ATen/native/cuda/Copy.cu,
-    copy_kernel_cuda: `conversion_device`)."""
+    """Bytes that the host reads and writes for a type cast within a blocking copy, in pageable memory. Non-blocking
+    copies are cast on the device (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda: `conversion_device`)."""
     mapped_bytes: int = 0
-    """Of the host's memory that is made anew, so large that its pages are."""
+    """Bytes of new host memory that is large enough for malloc to map it."""
     attention_flops: int = 0
     is_backward: bool = False
 
 
 VALUE = Cost(Where.DOWN, blocks=True)
-"""Of a number that the host asks the device for."""
+"""Cost of reading a number from the device."""
 
 
 def runs_nothing(func: Any) -> bool:
-    """Whether nothing runs."""
+    """True for a view or an allocation."""
     return bool(func.is_view or func._overloadpacket in _FREE or func.namespace != "aten")
 
 
 def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
-    """None where nothing runs."""
+    """Cost of an operation; None if nothing runs."""
     packet = func._overloadpacket
     if runs_nothing(func):
         return None
@@ -113,7 +112,7 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
         return Cost(where, (left.shape[-2], right.shape[-1], left.shape[-1]), count)
     if packet in _CPU_ATTENTION:
         count_flops, shapes = _CPU_ATTENTION[packet]
-        flops = count_flops(*_for_every_head([argument.shape for argument in args[:shapes]]))
+        flops = count_flops(*_expand_heads([argument.shape for argument in args[:shapes]]))
         return Cost(where, attention_flops=flops, is_backward=count_flops is sdpa_backward_flop_count)
     moved = sum(map(_held_bytes, written))
     moved += moved if packet in _GATHERS else sum(map(_held_bytes, read))
@@ -134,8 +133,8 @@ def _mapped(tensor: torch.Tensor) -> int:
 
 
 def flops_of(formula: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """By one of torch's formulas, of shapes where it can be: the wrapper around those looks for tensors at any depth
-    (torch/utils/flop_counter.py, shape_wrapper), and these operations have theirs on top.
+    """FLOPs by one of torch's formulas. Shapes are passed directly: its wrapper (torch/utils/flop_counter.py,
+    shape_wrapper) searches tensors at any depth, but these operations have them at the top level.
     """
     of_shapes = getattr(formula, "__wrapped__", None)
     if of_shapes is None:
@@ -143,12 +142,12 @@ def flops_of(formula: Any, args: Any, kwargs: Any, out: Any) -> int:
     shapes = tuple(map(get_shape, out)) if isinstance(out, tuple) else get_shape(out)
     named = {name: get_shape(value) for name, value in kwargs.items()}
     given, attended = list(map(get_shape, args)), _ATTENTION.get(formula, 0)
-    return int(of_shapes(*_for_every_head(given[:attended]), *given[attended:], out_shape=shapes, **named))
+    return int(of_shapes(*_expand_heads(given[:attended]), *given[attended:], out_shape=shapes, **named))
 
 
-def _for_every_head(shapes: list[torch.Size]) -> list[torch.Size]:
-    """Keys and values, the last two, with as many heads as queries: all are computed with, where heads are grouped too,
-    which torch 2.11 refuses to count.
+def _expand_heads(shapes: list[torch.Size]) -> list[torch.Size]:
+    """Give keys and values, the last two shapes, as many heads as queries: grouped heads cost the same, but torch 2.11
+    refuses to count them.
     """
     return [
         torch.Size((shape[0], shapes[-3][1], *shape[2:])) if at >= len(shapes) - 2 else shape
@@ -164,7 +163,7 @@ def _crossing(source: torch.Tensor, result: torch.Tensor) -> Where | None:
 def _touched(
     func: Any, packet: Any, args: Any, kwargs: Any, results: list[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors that a kernel reads and writes."""
+    """Tensors that a kernel reads, and those that it writes."""
     read, written, changed = [], [], False
     for index, (name, is_written) in enumerate(_arguments(func)):
         tensors = _tensors(args[index] if index < len(args) else kwargs.get(name))
@@ -178,7 +177,7 @@ def _touched(
 
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
-    """Of an operation, and whether it writes to each: asked of its schema once, since steps have many operations."""
+    """Names of an operation's arguments, and whether it writes to each; cached, since steps have many operations."""
     return tuple(
         (argument.name, argument.alias_info is not None and argument.alias_info.is_write)
         for argument in func._schema.arguments
@@ -186,14 +185,14 @@ def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """In what an operation is given or gives: a tensor, or lists of them."""
+    """Tensors in an argument or result: a tensor, or nested lists of them."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, list | tuple) else []
 
 
 def _held_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of distinct elements: an expanded tensor repeats some."""
+    """Bytes of distinct elements; an expanded tensor repeats some."""
     if tensor.is_contiguous():
         return tensor.nbytes
     numel = 1

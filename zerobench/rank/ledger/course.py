@@ -1,4 +1,4 @@
-"""Memory by category over one phase, as it ran: a few points of the replayed phase, its peak among them."""
+"""Memory by category over the course of one phase: a few points of the replayed phase, including its peak."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from zerobench.records.folder import TrialFolder, write_whole
 from zerobench.records.records import MemoryCourse, MemoryCourses, RankRecord
 
 POINTS = 64
-"""Of a phase: what a chart 300 pixels wide can show."""
+"""Points of a phase: as many as a chart 300 pixels wide can show."""
 
 
 class Courses:
-    """The course of start-up and of each phase of the steady step; of several entries that of the largest peak."""
+    """Courses of start-up and of each phase of the steady step; for repeated phases, the one with the largest peak."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[StepKind, Phase], tuple[int, MemoryCourse]] = {}
 
     def enter(self, step: StepKind, phase: Phase, here: Composition[Category | None]) -> None:
-        """Take down one entry of a phase on the device."""
+        """Record one entry of a phase on the device."""
         is_kept = phase is Phase.INIT or step is StepKind.STEADY
         before = self._found.get((step, phase))
         if here.walk is not None and is_kept and (before is None or before[0] <= here.total_peak):
             self._found[step, phase] = here.total_peak, course(step, phase, here.walk)
 
     def forget(self, step: StepKind) -> None:
-        """Drop those of a kind of step."""
+        """Drop the courses of a kind of step."""
         self._found = {key: entry for key, entry in self._found.items() if key[0] is not step}
 
     def all(self) -> list[MemoryCourse]:
-        """All so far, in the order in which the phases were first entered."""
+        """All courses so far, in the order in which the phases were first entered."""
         return [phase_course for _, phase_course in self._found.values()]
 
 
 def course(step: StepKind, phase: Phase, walk: Walk[Any, Category | None], points: int = POINTS) -> MemoryCourse:
-    """The phase's first and last state and, of each of `points` stretches between, the one in which most was held.
+    """First and last state of the phase and, for each of `points` stretches between, its fullest state.
 
-    A category's site is the one that most of its bytes in the phase were allocated at.
+    The site of a category is the one where most of its bytes in the phase were allocated.
     """
     instants = _instants([delta for _, delta in walk.events], points)
     now: Counter[Category] = Counter()
@@ -51,7 +51,7 @@ def course(step: StepKind, phase: Phase, walk: Walk[Any, Category | None], point
         now[category] += nbytes
         sites[category, _site(walk, thing)] += nbytes
     wanted, states = set(instants), [Counter(now)]
-    for instant in range(len(walk.events) - 1, -1, -1):  # backwards, as names are known at the end
+    for instant in range(len(walk.events) - 1, -1, -1):  # backwards: categories are known only at the end
         thing, delta = walk.events[instant]
         category = walk.category_of(thing) or Category.UNATTRIBUTED
         now[category] -= delta
@@ -77,7 +77,7 @@ def _site(walk: Walk[Any, Category | None], thing: Any) -> str:
 
 
 def _instants(deltas: Sequence[int], points: int) -> list[int]:
-    """Numbers of events after which the state is kept, 0 for the state before the first."""
+    """Event counts after which to keep the state; 0 is the state before the first event."""
     totals = list(accumulate(deltas, initial=0))
     length = max(1, -(-len(totals) // points))
     largest = (
@@ -88,7 +88,7 @@ def _instants(deltas: Sequence[int], points: int) -> list[int]:
 
 
 def _largest(sites: Counter[tuple[Category, str]], present: Sequence[Category]) -> dict[Category, str]:
-    """Of each category that is `present` the first of `sites`, most bytes first; one without a name is left out."""
+    """Name of the largest site of each category in `present`; sites without a name are skipped."""
     largest: dict[Category, str] = {}
     for (category, site), nbytes in sites.most_common():
         if nbytes > 0 and site and category in present:
@@ -97,7 +97,7 @@ def _largest(sites: Counter[tuple[Category, str]], present: Sequence[Category]) 
 
 
 def write_courses(folder: TrialFolder, record: RankRecord, courses: list[MemoryCourse]) -> None:
-    """Keep them beside the rank's record: a page reads those of the few trials that it draws."""
+    """Write the courses next to the rank's record: a page reads only those of the trials that it draws."""
     if courses:
         kept = MemoryCourses(trial_id=record.trial_id, rank=record.rank, phases=courses)
         write_whole(folder.memory_courses(record.rank), kept.model_dump_json())

@@ -1,10 +1,9 @@
-"""What torch's CUDA caching allocator says: exact totals and peaks, and its own history of every block.
+"""Exact totals and peaks of torch's CUDA caching allocator, and its own history of every block.
 
-The history (torch.cuda.memory._record_memory_history, c10/cuda/CUDACachingAllocator.h) holds each allocation and each
+The history (torch.cuda.memory._record_memory_history, c10/cuda/CUDACachingAllocator.h) has each allocation and each
 free with address and size; a block is matched to the storage seen at its address with its size, in order. A block that
-no tensor was ever seen to own, taken and given back within the phase, is a kernel's workspace: it is counted as a
-temporary. One that stays is the matrix library's where it has the size of its workspaces, to the byte; any other has no
-evidence and is unattributed.
+no tensor was seen to own, taken and freed within the phase, is a kernel's workspace and counts as a temporary. One that
+stays belongs to the matrix library if it has exactly the size of its workspaces; any other is unattributed.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from typing import Any
 import torch
 
 from zerobench.common.vocabulary import Category
-from zerobench.rank.ledger.allocator_snapshot import snapshot_of
+from zerobench.rank.ledger.allocator_snapshot import peak_occupied, snapshot_of, workspace_sizes
 from zerobench.rank.ledger.device_peaks import PHASE
-from zerobench.rank.ledger.matrix_workspaces import workspace_sizes
-from zerobench.rank.ledger.occupied import peak_occupied
 from zerobench.rank.ledger.replay import Composition, replay
 from zerobench.rank.ledger.storages import Storage
 
@@ -40,24 +37,24 @@ class Block:
     freed: bool = False
     storage: Storage | None = None
     from_before: bool = False
-    """Allocated before the history began."""
+    """True if allocated before the history began."""
 
 
 @dataclass(frozen=True)
 class AllocatorTotals:
-    """What a caching allocator, or a model of one, counts over one phase."""
+    """Totals of a caching allocator, or of a model of one, over one phase."""
 
     live_bytes: int
-    """Given out at the end, in whole blocks."""
+    """Allocated at the end, in whole blocks."""
     peak_bytes: int
     live_rounding_bytes: int
-    """Of that more than was asked for: blocks are multiples of 512 bytes, and what a split would leave too small."""
+    """Excess over the requested bytes: blocks are multiples of 512 bytes, and small remainders are not split off."""
     peak_rounding_bytes: int
 
 
 @contextmanager
 def recorded_history() -> Iterator[None]:
-    """Let the allocator keep its history, without stacks, while open."""
+    """Record the allocator's history, without stacks, while open."""
     PHASE.watch()
     _record()
     try:
@@ -67,7 +64,7 @@ def recorded_history() -> Iterator[None]:
 
 
 def start_phase(device: torch.device) -> None:
-    """Forget the peak so far, and the history, so that both are the phase's own."""
+    """Reset the peak and the history, so that both cover the phase alone."""
     torch.cuda.synchronize(device)
     PHASE.begin(device)
     _record()
@@ -85,14 +82,14 @@ def composition(
     events: Sequence[tuple[Storage, int]],
     category_of: Callable[[Storage], Category | None],
 ) -> Composition[Category | None]:
-    """The phase's categories with the allocator's totals; what the names do not cover is under None."""
+    """Categories of the phase with the allocator's totals; the unnamed remainder is under None."""
     torch.cuda.synchronize(device)
     stats = PHASE.stats(device)
     trace, segments = snapshot_of(device)
     blocks = [block for segment in segments for block in segment["blocks"] if block["state"] == _IN_USE]
     held = [(block["address"], block["requested_size"]) for block in blocks]
     result = compose(trace, live, events, category_of, held, workspace_sizes(device))
-    # A block that another stream still uses counts as requested after it was given back, and as allocated no longer.
+    # A freed block that another stream still uses counts as requested but no longer as allocated.
     requested_peak_bytes = min(stats["requested_bytes.all.peak"], result.total_peak)
     totals = AllocatorTotals(
         live_bytes=stats["allocated_bytes.all.current"],
@@ -101,7 +98,7 @@ def composition(
         peak_rounding_bytes=stats["allocated_bytes.all.peak"] - requested_peak_bytes,
     )
     result.peak_occupied = peak_occupied(trace, segments, stats)
-    return with_totals(result, totals)
+    return apply_totals(result, totals)
 
 
 def compose(
@@ -114,9 +111,9 @@ def compose(
 ) -> Composition[Category | None]:
     """Categories at the peak of the allocator's own history of one phase.
 
-    `trace` is one device's trace of the allocator's snapshot; `live` the storages at the end of the phase and `events`
+    `trace` is one device's trace in the allocator's snapshot; `live` the storages at the end of the phase and `events`
     their births and deaths within it; `held` address and size of all blocks at its end; `workspaces` the sizes of the
-    matrix library's.
+    matrix library's workspaces.
     """
     changes = _changes(trace, events)
     in_trace = {block.storage for block, _ in changes}
@@ -126,7 +123,7 @@ def compose(
     known = {block.address for block in standing}
     standing += [Block(at, nbytes, from_before=True) for at, nbytes in held if at not in known]
     blocks = dict.fromkeys([*standing, *(block for block, _ in changes)])
-    categories = {block: _category(block, category_of, workspaces) for block in blocks}  # asked for several times each
+    categories = {block: _category(block, category_of, workspaces) for block in blocks}  # each is needed several times
     return replay(
         [(block, block.nbytes) for block in standing],
         changes,
@@ -138,8 +135,8 @@ def compose(
 def _unseen_births(
     standing: Iterable[Block], live: Iterable[Storage], in_trace: Container[Storage | None]
 ) -> set[Storage]:
-    """Give blocks that stand at the end their storage where its birth was not seen, as of start-up that is looked back
-    on: else both would be counted, and one of a workspace's size would be taken for that. Returns those storages.
+    """Match standing blocks to live storages whose birth was not seen (start-up, when it is looked back on), and return
+    those storages. Otherwise both would count, and a block of a workspace's size would be taken for a workspace.
     """
     at = {s.pointer: s for s in live if s.device == "cuda" and s not in in_trace}
     storages = set()
@@ -151,8 +148,8 @@ def _unseen_births(
     return storages
 
 
-def with_totals(result: Composition[Category | None], totals: AllocatorTotals) -> Composition[Category | None]:
-    """Hold the named bytes against the allocator's totals: rounding gets its line, the rest goes under None."""
+def apply_totals(result: Composition[Category | None], totals: AllocatorTotals) -> Composition[Category | None]:
+    """Complete the named bytes to the allocator's totals: rounding gets a category, the remainder goes under None."""
     result.live[Category.ALLOCATOR_ROUNDING] = totals.live_rounding_bytes
     result.at_peak[Category.ALLOCATOR_ROUNDING] = totals.peak_rounding_bytes
     result.own_peak[Category.ALLOCATOR_ROUNDING] = max(totals.live_rounding_bytes, totals.peak_rounding_bytes)
@@ -164,15 +161,15 @@ def with_totals(result: Composition[Category | None], totals: AllocatorTotals) -
 
 
 def pinned_bytes() -> int | None:
-    """Page-locked host memory that torch's pinned allocator holds now; None where torch keeps no count."""
+    """Page-locked host memory in torch's pinned allocator now; None if this torch keeps no count."""
     stats = getattr(torch.cuda, "host_memory_stats", None)
     return None if stats is None else int(stats().get("allocated_bytes.current", 0))
 
 
 def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, int]]) -> list[tuple[Block, int]]:
-    """The trace as changes in bytes, each block matched to the storage that owned it, where one was seen."""
-    born = _by_address(s for s, delta in events if delta > 0)
-    died = _by_address(s for s, delta in events if delta < 0)
+    """The trace as changes in bytes, each block matched to the storage that owned it, if one was seen."""
+    born = _group_by_address(s for s, delta in events if delta > 0)
+    died = _group_by_address(s for s, delta in events if delta < 0)
     standing: dict[int, Block | None] = {}
     changes: list[tuple[Block, int]] = []
     moves = [(e["action"] == _ALLOCATION, e["addr"], e["size"]) for e in trace if e["action"] in _MOVES]
@@ -191,7 +188,7 @@ def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, in
     return changes
 
 
-def _by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:
+def _group_by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:
     """CUDA storages by address, in order, each once."""
     by_address: dict[int, list[Storage]] = {}
     for storage in dict.fromkeys(storages):
@@ -201,7 +198,7 @@ def _by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:
 
 
 def _last_blocks(moves: Sequence[tuple[bool, int, int]]) -> dict[tuple[int, int], int]:
-    """Which of the moves allocated each block that stands at their end, by its address and size."""
+    """Index of the move that allocated each block standing at the end, by address and size."""
     standing: dict[int, tuple[int, int]] = {}
     for place, (is_birth, address, nbytes) in enumerate(moves):
         if is_birth:
@@ -212,8 +209,8 @@ def _last_blocks(moves: Sequence[tuple[bool, int, int]]) -> dict[tuple[int, int]
 
 
 def _take(waiting: dict[int, list[Storage]], address: int, nbytes: int, *, is_last: bool = True) -> Storage | None:
-    """The next storage at this address with this size; workspaces that no tensor owned may lie between. One that is
-    alive owns the block that stands at the end, where there is one, and none that was given back before.
+    """Take the next storage at this address with this size; workspaces that no tensor owned may come between. A live
+    storage owns the block that stands at the end, never one that was freed before.
     """
     for storage in waiting.get(address, []):
         if storage.nbytes == nbytes and (is_last or not storage.alive):

@@ -1,4 +1,4 @@
-"""The training device of this rank: the few calls that differ between CUDA and CPU."""
+"""The training device of this rank: calls that differ between CUDA and CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerobench.records.folder import NEEDS_GPU_VARIABLE
 from zerobench.records.records import HostStanding, Standing
 
 _ROOM_BYTES = 32 << 20
-"""Of addresses: pages that nobody writes to take no memory."""
+"""Address space, not memory: pages that are never written take none."""
 
 
 @dataclass
@@ -32,35 +32,35 @@ class Device:
     backend: str
     """Collectives library of torch.distributed: `nccl` or `gloo`."""
     capacity_bytes: int | None = None
-    """Of its memory; None on a CPU."""
+    """Size of the device's memory; None on a CPU."""
     last_refusal: dict[str, int] = field(default_factory=dict)
-    """What the allocator was asked for and had free when it last refused."""
+    """Bytes requested and bytes free at the allocator's last refusal."""
     held: Callable[[], Holdings | None] = lambda: None
-    """Asked at a refusal: what tensors hold then."""
+    """Called at a refusal: lists the memory of live tensors."""
     host_standing: Callable[[], HostStanding | None] = lambda: None
-    """Asked where the host's memory was refused: what is held of it."""
+    """Called when host memory was refused: lists its use."""
     snapshot: Path | None = None
-    """Where torch's snapshot of the allocator goes at a refusal; None: nowhere."""
+    """File for torch's snapshot of the allocator at a refusal; None for no snapshot."""
     last_standing: Standing | None = None
-    """What stood when it last refused."""
+    """Use of the device at the last refusal."""
     _room: mmap | None = None
 
     @property
     def is_cuda(self) -> bool:
-        """Whether this is a CUDA device."""
+        """True for a CUDA device."""
         return self.torch_device.type == "cuda"
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was asked."""
+        """Wait until the device has finished its work."""
         if self.is_cuda:
             torch.cuda.synchronize(self.torch_device)
 
     def memory_bytes(self) -> int | None:
-        """Bytes that torch's allocator has given out now; None on CPU, where only a tracker knows."""
+        """Bytes allocated by torch now; None on a CPU, where only a tracker counts them."""
         return torch.cuda.memory_allocated(self.torch_device) if self.is_cuda else None
 
     def watch_refusals(self) -> None:
-        """Let the CUDA allocator tell the exact figures of an out-of-memory error, and keep room to account for one."""
+        """Record the exact figures of CUDA out-of-memory errors, and reserve room to account for one."""
         self._room = mmap(-1, _ROOM_BYTES)
         if not self.is_cuda:
             return
@@ -72,12 +72,12 @@ class Device:
         torch._C._cuda_attach_out_of_memory_observer(refused)  # type: ignore[attr-defined] # absent from the CPU build
 
     def stood_on_host(self) -> HostStanding | None:
-        """What is held of the host that refused, told in the room that was kept for it: the telling allocates too."""
+        """List the use of host memory after a refusal; frees the reserved room first, since listing allocates too."""
         self._room = None
         return self.host_standing()
 
     def _look_around(self) -> None:
-        """Take down what stands, and keep torch's snapshot; nothing of it may hide what torch is about to say."""
+        """Record the use of the device and torch's snapshot; no error here may hide the one that torch will raise."""
         try:
             self.last_standing = standing(self.torch_device, self.held())
             if self.snapshot is not None:
@@ -87,10 +87,10 @@ class Device:
 
 
 def choose_device(local_rank: int) -> Device:
-    """The GPU of this local rank, or the CPU where there is none or DS_ACCELERATOR says cpu.
+    """Choose the GPU of this local rank, or the CPU if there is none or DS_ACCELERATOR is cpu.
 
-    It is not made the current one yet: since CUDA 12 that makes its context, whose memory is to be read.
-    Raises RuntimeError: a GPU was promised and torch finds none.
+    It does not become the current device yet: since CUDA 12 that creates its context, whose memory is to be measured.
+    Raises RuntimeError if a GPU was promised and torch finds none.
     """
     if os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available():
         return describe_device(torch.device("cuda", local_rank))
@@ -101,7 +101,7 @@ def choose_device(local_rank: int) -> Device:
 
 
 def describe_device(device: torch.device) -> Device:
-    """What `device`, a GPU or the CPU, is called, and the collectives library that goes with it."""
+    """Describe `device`, a GPU or the CPU: its name, and the collectives library that goes with it."""
     if device.type != "cuda":
         return Device(device, processor_name() or "cpu", None, "gloo")
     properties: Any = torch.cuda.get_device_properties(device)
@@ -109,16 +109,16 @@ def describe_device(device: torch.device) -> Device:
 
 
 class Clock:
-    """Times of phases: CUDA events on the stream, so that timing does not wait for the device; the host clock on CPU.
+    """Times phases with CUDA events on the stream, so that timing does not wait for the device, or the host clock.
 
-    Reading an event before the device has reached it would block, so durations are read after the step's end.
+    Reading an event before the device has reached it would block, so durations are read after the step.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
 
     def mark(self) -> Any:
-        """A point in time on the device's own line of work."""
+        """Mark a point in time on the current stream."""
         if not self._device.is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -126,7 +126,7 @@ class Clock:
         return event
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Seconds between two marks; call after synchronize."""
+        """Seconds between two marks; call after `synchronize`."""
         if not self._device.is_cuda:
             return float(end - start)
         return float(start.elapsed_time(end)) / 1000.0

@@ -1,7 +1,8 @@
-"""Peaks of torch's CUDA allocator, whoever else resets its counters meanwhile.
+"""Peaks of torch's CUDA allocator, kept even if other code resets its counters.
 
-DeepSpeed does while it builds an engine and wherever it prints memory (see_memory_usage, deepspeed/runtime/utils.py);
-scripts do in their loops. Whoever resets by torch's own function is seen, and the peaks until then are kept.
+DeepSpeed resets them while it builds an engine and wherever it prints memory (see_memory_usage,
+deepspeed/runtime/utils.py); scripts do so in their loops. Resets through torch's function are intercepted, and the
+peaks until then are kept.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _PEAK = ".peak"
 _looks: dict[Callable[[], object], None] = {}
 
 
-def before_resets(look: Callable[[], object]) -> None:
-    """Call `look` before anyone resets the peaks, from now on."""
+def intercept_resets(look: Callable[[], object]) -> None:
+    """Call `look` before every following reset of the peaks."""
     _looks[look] = None
     memory: Any = torch.cuda.memory
     if not hasattr(memory.reset_peak_memory_stats, "__wrapped__"):
@@ -28,7 +29,7 @@ def before_resets(look: Callable[[], object]) -> None:
 
 
 def _stand_before(memory: Any) -> None:
-    """Hear resets, and let the script read its own peaks, which ours would cut short."""
+    """Intercept resets, and give the script its own peaks, which our resets would cut short."""
     reset, read = memory.reset_peak_memory_stats, memory.memory_stats
 
     @wraps(reset)
@@ -56,50 +57,50 @@ def _look() -> None:
 
 
 def _original(function: Any) -> Any:
-    """Torch's own function, where `_stand_before` put another in its place."""
+    """The function of torch that `_stand_before` has replaced, if it has."""
     return getattr(function, "__wrapped__", function)
 
 
 class DevicePeaks:
-    """The largest of each of the allocator's peaks since the last `begin`."""
+    """Largest value of each of the allocator's peaks since the last `begin`."""
 
     def __init__(self) -> None:
         self._kept: dict[int, dict[str, int]] = {}
 
     def watch(self) -> None:
-        """Keep what others reset, from now on."""
-        before_resets(self.keep)
+        """Keep the peaks across resets by other code, from now on."""
+        intercept_resets(self.keep)
 
     def begin(self, device: torch.device) -> None:
-        """Let the peaks begin anew; those that the script reads go on."""
+        """Reset the peaks; those that the script reads continue."""
         _look()
         _SCRIPT.keep()
         _original(torch.cuda.reset_peak_memory_stats)(device)
         self._kept.clear()
 
     def stats(self, device: torch.device | int) -> dict[str, int]:
-        """torch.cuda.memory_stats() of the device, with these peaks."""
+        """Return torch.cuda.memory_stats() of the device, with these peaks."""
         stats: dict[str, int] = _original(torch.cuda.memory_stats)(device)
         kept = self._kept.get(index_of(device), {})
         return type(stats)({**stats, **{name: max(peak, stats.get(name, 0)) for name, peak in kept.items()}})
 
     def largest(self, name: str) -> int:
-        """Of the fullest device the peak of `name`, as in `allocated_bytes.all`."""
+        """Largest peak of `name` over all devices, for example `allocated_bytes.all`."""
         return max(self.stats(index).get(name + _PEAK, 0) for index in range(torch.cuda.device_count()))
 
     def keep(self) -> None:
-        """Take the peaks over before they are reset."""
+        """Save the peaks before they are reset."""
         for index in range(torch.cuda.device_count()):
             stats = self.stats(index)
             self._kept[index] = {name: value for name, value in stats.items() if name.endswith(_PEAK)}
 
     def forget(self, index: int) -> None:
-        """Drop what was taken over of one device."""
+        """Drop the saved peaks of one device."""
         self._kept.pop(index, None)
 
 
 PHASE = DevicePeaks()
-"""Of the phase that the ledger accounts for, or of start-up before the first."""
+"""Peaks of the phase that the ledger accounts for, or of start-up before the first phase."""
 
 _SCRIPT = DevicePeaks()
-"""Since the script's own last reset."""
+"""Peaks since the script's own last reset."""

@@ -1,7 +1,8 @@
-"""What a built DeepSpeed engine says of itself: its configuration with every default, and the model's parameters."""
+"""Facts read off a built engine: releases in use, configuration with every default, and the model's parameters."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -10,6 +11,25 @@ from zerobench.config.trial.backward import Weight
 from zerobench.rank.ledger.components import components_of
 from zerobench.records.records import ParameterTensor
 
+_IMPORTED = ("torch", "deepspeed", "transformers")
+"""Packages that count as soon as they are imported."""
+
+
+def acting_versions(model: torch.nn.Module | None = None) -> dict[str, str]:
+    """Versions, by package, of the releases that the memory of this process depends on.
+
+    PEFT counts if a module of `model` is PEFT's. transformers imports accelerate by itself, so accelerate counts only
+    after Accelerator or Trainer has created their shared PartialState.
+    """
+    acting = [name for name in _IMPORTED if name in sys.modules]
+    if model is not None and any(type(module).__module__.startswith("peft.") for module in model.modules()):
+        acting.append("peft")
+    if getattr(getattr(sys.modules.get("accelerate.state"), "PartialState", None), "_shared_state", None):
+        acting.append("accelerate")
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in acting}
+    return {name: str(version) for name, version in versions.items() if version is not None}
+
+
 _SECTIONS = {
     "bf16": "bfloat16_config",
     "fp16": "float16_config",
@@ -17,7 +37,7 @@ _SECTIONS = {
     "aio": "aio_config",
     "checkpoint": "checkpoint_config",
 }
-"""Sections of a configuration, and where DeepSpeed keeps what it read of each."""
+"""Sections of a configuration, and the attribute under which DeepSpeed keeps each after parsing."""
 
 _VALUES = (
     "disable_python_gc",
@@ -32,7 +52,7 @@ _VALUES = (
 
 
 def parsed_config(parsed: Any) -> dict[str, Any]:
-    """What DeepSpeed made of a configuration, every default filled in, as far as a trial may set it."""
+    """The parts of a parsed DeepSpeed configuration that a trial may set, with every default filled in."""
     tensor_parallel = getattr(parsed, "tensor_parallel_config", None)
     sections: dict[str, Any] = {name: getattr(parsed, attribute, None) for name, attribute in _SECTIONS.items()}
     return {
@@ -62,9 +82,10 @@ def engine_config(engine: Any) -> dict[str, Any]:
 
 
 def count_parameters_built(model: torch.nn.Module) -> ParameterTensor:
-    """Exact counts of the model as built; what ranks hold parts of counts with its full size.
+    """Exact parameter counts of the model as built; partitioned parameters count with their full size.
 
-    ZeRO-3 says it as ds_numel, a DTensor as its own; AutoTP marks what it has cut into equal parts.
+    The full size is ds_numel under ZeRO-3 and a DTensor's own numel; AutoTP marks the parameters it cut into equal
+    parts.
     """
     by_component: dict[str, int] = {}
     total = trainable = 0
@@ -90,7 +111,7 @@ def weights_built(model: torch.nn.Module) -> list[Weight]:
 
 
 def _elements(model: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> int:
-    """Of the whole tensor; of a quantised one those that its codes stand for (zerobench/rank/training/quantised.py)."""
+    """Elements of the whole tensor; for a quantised one, those that its codes encode (rank/training/quantised.py)."""
     module, _, last = name.rpartition(".")
     quantised = getattr(model.get_submodule(module), "weight_elements", None) if last == "weight" else None
     if isinstance(quantised, int):
@@ -99,7 +120,7 @@ def _elements(model: torch.nn.Module, name: str, parameter: torch.nn.Parameter) 
 
 
 def _autotp_parts(parameter: torch.nn.Parameter) -> int:
-    """Ranks that hold a part of a parameter (deepspeed/module_inject/layers.py, DS_TENSOR_MODEL_PARALLEL)."""
+    """Number of ranks that share a parameter (deepspeed/module_inject/layers.py, DS_TENSOR_MODEL_PARALLEL)."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return 1
     from deepspeed.utils import groups

@@ -1,6 +1,6 @@
-"""Walk the tensors that an engine really holds and say what each is: identity, the strongest evidence there is.
+"""Walks the tensors that an engine holds and names each: identity, the strongest evidence there is.
 
-DeepSpeed 0.19 keeps its states in private lists of its optimizers; their names are given beside each walk.
+DeepSpeed 0.19 keeps its states in private lists of its optimizers; each walk names them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerobench.records.records import Holder
 
 @dataclass(frozen=True, slots=True)
 class NamedTensor:
-    """A tensor and what it is. `place`: None where its own device tells; `holder`: None for the engine."""
+    """A tensor and its category. `place`: None if its own device decides; `holder`: None for the engine."""
 
     tensor: torch.Tensor
     category: Category
@@ -46,8 +46,8 @@ def walk_module(module: torch.nn.Module, *, offloads_parameters: bool = False) -
 
 
 def _walk_scales(held: Mapping[str, Any]) -> Iterator[NamedTensor]:
-    """What bitsandbytes scales a matrix's codes by, which are no buffers: of 4 bits with its matrix or its parameter
-    (functional.py, QuantState, whose scales may be quantised themselves), of 8 with its parameter (nn/modules.py).
+    """Yield the scales of bitsandbytes' codes, which are no buffers: 4-bit scales are on the matrix or its parameter
+    (functional.py, QuantState; they may be quantised themselves), 8-bit ones on the parameter (nn/modules.py).
     """
     yield from _name([held.get("SCB")], Category.MODEL_BUFFERS)
     state = held.get("quant_state")
@@ -57,10 +57,10 @@ def _walk_scales(held: Mapping[str, Any]) -> Iterator[NamedTensor]:
 
 
 def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[NamedTensor]:
-    """A ZeRO-3 parameter: its partition (ds_tensor) and, while gathered, its full data (partition_parameters.py).
+    """Yield a ZeRO-3 parameter: its partition (ds_tensor) and, while gathered, its full data (partition_parameters.py).
 
-    Under offload, parameters below the persistence threshold stay on the device (`_partition_param`); hpZ's second copy
-    of them does not (`_partition_param_sec`).
+    With offload, parameters below the persistence threshold stay on the device (`_partition_param`), but hpZ's second
+    copy of them does not (`_partition_param_sec`).
     """
     on_host = offloaded and not parameter.ds_persist
     yield NamedTensor(parameter.ds_tensor.data, Category.PARAMETERS, Place.HOST if on_host else None)
@@ -72,7 +72,7 @@ def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[NamedTenso
 
 
 def walk_optimizer_states(optimizer: Any, place: Place | None = None) -> Iterator[NamedTensor]:
-    """What a torch optimizer keeps for each parameter (torch/optim: exp_avg, exp_avg_sq, momentum_buffer, step)."""
+    """States of a torch optimizer for each parameter (torch/optim: exp_avg, exp_avg_sq, momentum_buffer, step)."""
     for state in optimizer.state.values():
         yield from _walk_state(state, place)
 
@@ -85,7 +85,7 @@ def _walk_state(state: Mapping[str, Any], place: Place | None) -> Iterator[Named
 
 
 def walk_zero12(zero: Any) -> Iterator[NamedTensor]:
-    """Stage 1 and 2 (deepspeed/runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer)."""
+    """Tensors of stages 1 and 2 (deepspeed/runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer)."""
     place = Place.HOST if zero.cpu_offload else None
     yield from _name(zero.bit16_groups_flat, Category.PARAMETERS)
     yield from walk_masters(zero.single_partition_of_fp32_groups, place)
@@ -103,7 +103,7 @@ def walk_zero12(zero: Any) -> Iterator[NamedTensor]:
 
 
 def walk_zero3(zero: Any) -> Iterator[NamedTensor]:
-    """Stage 3 (deepspeed/runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3), its swappers included."""
+    """Tensors of stage 3 (deepspeed/runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3), including its swappers."""
     optimizer_place = Place.HOST if zero.offload_optimizer else None
     param_place = Place.HOST if zero.offload_param else None
     yield from _name(zero.fp16_partitioned_groups_flat, Category.PARAMETERS, param_place)
@@ -123,7 +123,7 @@ def walk_zero3(zero: Any) -> Iterator[NamedTensor]:
 
 
 def _reduce_buckets(zero: Any) -> list[Any]:
-    """Their buffers, one for each data type of reduction; DeepSpeed before 0.17.2 has a single one."""
+    """Buffers of the reduce buckets, one for each data type; DeepSpeed before 0.17.2 has a single one."""
     if hasattr(zero, "ipg_buckets"):
         return [bucket.buffer for bucket in zero.ipg_buckets.values()]
     return [
@@ -132,10 +132,10 @@ def _reduce_buckets(zero: Any) -> list[Any]:
 
 
 def _places_of_sub_groups(zero: Any) -> list[Place | None]:
-    """Where the states of each sub-group lie: below an `offload_optimizer.ratio` of 1 the first stay on the device.
+    """Place of each sub-group's states: with an `offload_optimizer.ratio` below 1 the first stay on the device.
 
-    `_create_fp32_partitions` says so in `subgroup_to_device`; among CPU ranks, where both are the CPU, the rule must.
-    Those on the device are updated by `backup_optimizer`.
+    `_create_fp32_partitions` stores it in `subgroup_to_device`, where CPU ranks see no difference, so the rule is
+    repeated here. Sub-groups on the device are updated by `backup_optimizer`.
     """
     count = len(zero.fp32_partitioned_groups_flat)
     on_device = int((1 - zero.partial_offload) * count) if zero.offload_optimizer else count
@@ -157,14 +157,14 @@ def _walk_swappers(zero: Any) -> Iterator[NamedTensor]:
 
 
 def walk_half_precision(optimizer: Any) -> Iterator[NamedTensor]:
-    """Stage 0 in 16 bits (deepspeed/runtime/fp16/fused_optimizer.py and unfused_optimizer.py)."""
+    """Tensors of stage 0 in 16 bits (deepspeed/runtime/fp16/fused_optimizer.py and unfused_optimizer.py)."""
     yield from _name(getattr(optimizer, "fp16_groups_flat", []), Category.PARAMETERS)
     yield from walk_masters(getattr(optimizer, "fp32_groups_flat", None) or _flat(optimizer.fp32_groups), None)
     yield from walk_optimizer_states(optimizer.optimizer)
 
 
 def walk_bf16(optimizer: Any) -> Iterator[NamedTensor]:
-    """Stage 1 with fp32 gradient accumulation (deepspeed/runtime/bf16_optimizer.py, BF16_Optimizer)."""
+    """Tensors of stage 1 with fp32 gradient accumulation (deepspeed/runtime/bf16_optimizer.py, BF16_Optimizer)."""
     yield from _name(optimizer.bf16_groups_flat, Category.PARAMETERS)
     yield from _name(optimizer.fp32_groups_gradients_flat, Category.GRADIENTS)
     yield from walk_masters(optimizer.fp32_groups_flat_partition, None)
@@ -172,10 +172,10 @@ def walk_bf16(optimizer: Any) -> Iterator[NamedTensor]:
 
 
 def walk_zenflow(zero: Any) -> Iterator[NamedTensor]:
-    """What ZenFlow keeps beside the stage's own (deepspeed/runtime/zenflow).
+    """Tensors that ZenFlow adds to those of the stage (deepspeed/runtime/zenflow).
 
-    Of the columns that are updated at once: their moments, gradients and numbers. Where the update of the rest
-    overlaps: two gradients and a snapshot of each master.
+    Columns that are updated at once have moments, gradients and indices. If the update of the rest overlaps, each
+    master has two gradients and a snapshot.
     """
     host = Place.HOST if zero.offload_selective_optimizer else None
     yield from walk_optimizer_states(zero.selective_optimizer)
@@ -190,13 +190,13 @@ def walk_zenflow(zero: Any) -> Iterator[NamedTensor]:
     for master in zero.fp32_partitioned_groups_flat if zero.zf_stage3 else zero.single_partition_of_fp32_groups:
         yield from _name(getattr(master, "overlap_grad", []), Category.GRADIENTS, Place.HOST)
         yield from _name([getattr(master, "stale_param", None)], Category.STAGING, Place.HOST)
-        # An emulated rank holds what ZenFlow's own process holds (zerobench/emulator/inside/helpers.py).
+        # In an emulated rank these are tensors of ZenFlow's own process (zerobench/emulator/inside/helpers.py).
         yield from _name(getattr(master, "overlap_exp_avg", []), Category.FIRST_MOMENT, Place.HOST)
         yield from _name(getattr(master, "overlap_exp_avg_sq", []), Category.SECOND_MOMENT, Place.HOST)
 
 
 def walk_superoffload(helper: Any) -> Iterator[NamedTensor]:
-    """What SuperOffload's own process holds, where an emulated rank plays it (zerobench/emulator/inside/helpers.py)."""
+    """Tensors of SuperOffload's own process, which an emulated rank plays (zerobench/emulator/inside/helpers.py)."""
     yield from _name([helper.__dict__.get("gradient_buffer")], Category.PINNED_BUFFERS, Place.HOST)
     for state in helper.__dict__.get("state", {}).values():
         yield from _walk_state(state, Place.HOST)
@@ -209,18 +209,18 @@ _WALKS: dict[str, Walk] = {
     "FP16_UnfusedOptimizer": walk_half_precision,
     "BF16_Optimizer": walk_bf16,
 }
-"""By the name of DeepSpeed's class, which would have to be imported to be compared."""
+"""By class name: comparing classes would import DeepSpeed."""
 
 
 def walk_of(optimizer: type) -> Walk:
-    """How an optimizer of this class is walked: as its nearest ancestor that is known (ZenFlow's and SuperOffload's are
-    stage 2's and 3's); one that DeepSpeed did not wrap is torch's.
+    """Walk for optimizers of this class: that of the nearest known ancestor (ZenFlow's and SuperOffload's derive from
+    stages 2 and 3); one that DeepSpeed did not wrap is torch's.
     """
     return next(_known(optimizer), walk_optimizer_states)
 
 
 def is_deepspeeds(optimizer: type) -> bool:
-    """Whether DeepSpeed wraps an optimizer of torch in this class."""
+    """True if DeepSpeed wraps a torch optimizer in this class."""
     return next(_known(optimizer), None) is not None
 
 
@@ -229,7 +229,7 @@ def _known(optimizer: type) -> Iterator[Walk]:
 
 
 def walk_deepspeed(engine: Any) -> Iterator[NamedTensor]:
-    """Everything that a DeepSpeed engine holds, whatever its stage and precision."""
+    """All tensors of a DeepSpeed engine, whatever its stage and precision."""
     optimizer = engine.optimizer
     yield from walk_module(engine.module, offloads_parameters=bool(getattr(optimizer, "offload_param", False)))
     yield from walk_of(type(optimizer))(optimizer)
@@ -240,7 +240,7 @@ def walk_deepspeed(engine: Any) -> Iterator[NamedTensor]:
 
 
 def walk_masters(masters: Iterable[Any], place: Place | None = None) -> Iterator[NamedTensor]:
-    """fp32 master weights, and the gradients that the optimizer takes from them."""
+    """fp32 master weights, and their gradients for the optimizer."""
     for master in masters:
         yield from _name([master], Category.MASTER_WEIGHTS, place)
         if getattr(master, "grad", None) is not None:
@@ -252,7 +252,7 @@ def _flat(groups: Iterable[Any]) -> list[Any]:
 
 
 def _name(values: Iterable[Any], category: Category, place: Place | None = None) -> Iterator[NamedTensor]:
-    """Name every tensor in a nested list; None and other things are passed over."""
+    """Name every tensor in a nested list; skips None and other values."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield NamedTensor(value, category, place)

@@ -1,7 +1,10 @@
-"""Walk the tensors that FSDP2 holds and say what each is (torch/distributed/fsdp/_fully_shard, torch 2.11 to 2.13).
+"""Walks the tensors that FSDP2 and FSDP1 hold and names each (torch 2.11 to 2.13).
 
-Its sharded parameters are what the optimizer updates. In fp32 they are the parameters; in 16 bits they stay fp32 while
-their 16-bit copies exist only gathered, so they are the master weights, and nothing else of the parameters is kept.
+FSDP2 (torch/distributed/fsdp/_fully_shard): the optimizer updates the sharded parameters. In fp32 they are the
+parameters; in 16 bits they stay fp32 and their 16-bit copies exist only while gathered, so they are the master weights.
+
+FSDP1 (torch/distributed/fsdp/_flat_param.py): the parameters of each wrapped module form one flat tensor, and a rank
+keeps its shard. In 16 bits the shard stays fp32 and is what the optimizer updates, so it is a master weight there.
 """
 
 from __future__ import annotations
@@ -15,11 +18,38 @@ from zerobench.common.vocabulary import Category, Place
 from zerobench.rank.ledger.engine_tensors import NamedTensor, walk_optimizer_states
 from zerobench.records.records import Holder
 
+_KINDS = {
+    "_mp_shard": Category.ALL_GATHER_BUFFERS,
+    "_full_param_padded": Category.GATHERED_PARAMETERS,
+    "_full_prec_full_param_padded": Category.GATHERED_PARAMETERS,
+    "_saved_grad_shard": Category.GRADIENTS,
+    "_cpu_grad": Category.GRADIENTS,
+    "grad": Category.GRADIENTS,
+}
+
+
+def walk_flat(module: torch.nn.Module) -> Iterator[NamedTensor]:
+    """Tensors of the FSDP1 handles of `module` and of the modules inside it."""
+    for inner in module.modules():
+        handle = getattr(inner, "_handle", None)
+        flat = getattr(handle, "flat_param", None)
+        if not isinstance(flat, torch.Tensor):
+            continue
+        low = getattr(handle, "_fwd_bwd_param_dtype", None)
+        shard = getattr(flat, "_local_shard", None)
+        if isinstance(shard, torch.Tensor):
+            in_16_bits = low not in (None, torch.float32) and shard.dtype is torch.float32
+            yield NamedTensor(shard, Category.MASTER_WEIGHTS if in_16_bits else Category.PARAMETERS)
+        for name, category in _KINDS.items():
+            held = getattr(flat, name, None)
+            if isinstance(held, torch.Tensor):
+                yield NamedTensor(held, category)
+
 
 def walk_fsdp(
     module: torch.nn.Module, optimizer: Any, *, are_masters: bool, place: Place | None = None
 ) -> Iterator[NamedTensor]:
-    """Everything that `module` under fully_shard and its optimizer hold; `place`: the host, where it is offloaded."""
+    """All tensors of `module` under fully_shard and of its optimizer; `place`: the host if it is offloaded."""
     kept = Category.MASTER_WEIGHTS if are_masters else Category.PARAMETERS
     for group in _groups(module):
         for parameter in group.fsdp_params:
@@ -27,7 +57,7 @@ def walk_fsdp(
         result = getattr(group, "_all_gather_result", None)
         if result is not None:
             yield NamedTensor(result.all_gather_output, Category.ALL_GATHER_BUFFERS)
-        partial_sum = getattr(group, "_partial_reduce_output", None)  # HSDP: reduced within the group alone so far
+        partial_sum = getattr(group, "_partial_reduce_output", None)  # HSDP: so far reduced within the shard group only
         if partial_sum is not None:
             yield NamedTensor(partial_sum, Category.GRADIENTS)
     for buffer in module.buffers():
@@ -36,7 +66,7 @@ def walk_fsdp(
 
 
 def _groups(module: torch.nn.Module) -> Iterator[Any]:
-    """The groups of parameters that are gathered together (FSDPParamGroup); 2.11 has one a module, 2.13 a list."""
+    """Groups of parameters that are gathered together (FSDPParamGroup); torch 2.11 has one a module, 2.13 a list."""
     for inner in module.modules():
         get_state = getattr(inner, "_get_fsdp_state", None)
         if get_state is not None:
@@ -46,8 +76,8 @@ def _groups(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _walk_parameter(parameter: Any, kept: Category, place: Place | None) -> Iterator[NamedTensor]:
-    """FSDPParam: its padded part, what it is gathered into, and its gradients, sharded and whole."""
-    is_frozen = not parameter.sharded_param.requires_grad  # what is not updated is no master weight
+    """Tensors of an FSDPParam: padded shard, gather outputs, and gradients, sharded and whole."""
+    is_frozen = not parameter.sharded_param.requires_grad  # a parameter that is never updated is no master weight
     yield NamedTensor(parameter._sharded_param_data, Category.PARAMETERS if is_frozen else kept, place)
     for gathered in getattr(parameter, "all_gather_outputs", []):
         yield NamedTensor(gathered, Category.GATHERED_PARAMETERS)

@@ -1,9 +1,9 @@
-"""Hears of collectives among real ranks: which, in how large a group, with how many bytes, while the ledger watches.
+"""Reports collectives of real ranks (kind, group size, bytes) while the ledger is active.
 
-Every call passes torch's dispatcher, from C++ too (DDP's reducer), so the dispatch mode that counts storages sees it:
-`c10d::` for torch.distributed, `_c10d_functional::` for DTensor. The bytes mean what they do in the solo and simulated
-worlds (rank/worlds/instant_group.py), where the group itself is asked. Sends and receives are said by those who make
-them (Job.heard), as there.
+Every call passes torch's dispatcher, even from C++ (DDP's reducer), so the dispatch mode that counts storages sees it:
+`c10d::` for torch.distributed, `_c10d_functional::` for DTensor. Bytes have the same meaning as in the solo and
+simulated worlds (rank/worlds/instant_group.py), where the group itself reports. Sends and receives are reported by the
+strategies that make them (Job.heard), as there.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import torch.distributed as dist
 from zerobench.rank.ledger.storages import Listener, StorageCounter, tensors_in
 
 CollectiveListener = Callable[[str, int, int, int | None], object]
-"""Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
+"""Called with each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
 
 
 @dataclass(frozen=True)
 class _Call:
-    """How the bytes of the whole message are read from an operation's arguments."""
+    """Rule that reads the bytes of the whole message from an operation's arguments."""
 
     kind: str
     argument: int = 0
-    """Which of them holds the message,"""
+    """Index of the argument with the message,"""
     is_part: bool = False
-    """or this rank's part of it."""
+    """or with this rank's part of it."""
 
 
 _CALLS: dict[str, _Call] = {
@@ -61,11 +61,11 @@ _CALLS: dict[str, _Call] = {
     "_c10d_functional::broadcast": _Call("broadcast"),
     "_c10d_functional::broadcast_": _Call("broadcast"),
 }
-"""By operation, in the names of torch 2.11 to 2.13 (c10d/Ops.cpp, c10d/Functional.cpp)."""
+"""By operation, as named in torch 2.11 to 2.13 (c10d/Ops.cpp, c10d/Functional.cpp)."""
 
 
 class HearingCounter(StorageCounter):
-    """Counts storages, and tells `heard` of every collective."""
+    """Counts storages, and calls `heard` with every collective."""
 
     def __init__(self, observe: Callable[[], Any], heard: CollectiveListener, ranks_per_node: int) -> None:
         super().__init__(observe)
@@ -85,10 +85,10 @@ class HearingCounter(StorageCounter):
         self._began(func, args, out, waited)
 
     def _began(self, func: Any, args: tuple[Any, ...], out: Any, waited: Any) -> None:
-        """A collective, by the operation that gave `out`; `waited` is what `heard` gave, for those who wait for it."""
+        """Hook for subclasses: a collective began and returned `out`; `waited`, from `heard`, is for its waiters."""
 
     def _num_nodes(self, group: Any) -> int:
-        """Nodes that the group's ranks lie on."""
+        """Number of nodes that the ranks of the group are on."""
         name = group.group_name
         if name not in self._nodes:
             ranks = dist.get_process_group_ranks(group)
@@ -97,7 +97,7 @@ class HearingCounter(StorageCounter):
 
 
 def _group(args: tuple[Any, ...]) -> Any:
-    """The group that an operation names: `c10d` holds the group itself, `_c10d_functional` its name, last."""
+    """Group of an operation: `c10d` passes the group itself, `_c10d_functional` its name as last argument."""
     boxes: list[Any] = [value for value in args if isinstance(value, torch.ScriptObject)]  # torch leaves them untyped
     for box in boxes:
         if box._type().name() == "ProcessGroup":

@@ -1,4 +1,4 @@
-"""What tensors hold at one instant, by category, module, allocation site and holder: asked when memory is refused."""
+"""Live tensors at one instant, by category, module, allocation site and holder: taken when memory is refused."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from dataclasses import dataclass, field
 import torch
 
 from zerobench.common.vocabulary import Category
-from zerobench.rank.ledger.allocator_snapshot import snapshot_of
-from zerobench.rank.ledger.matrix_workspaces import workspace_sizes
+from zerobench.rank.ledger.allocator_snapshot import snapshot_of, workspace_sizes
 from zerobench.rank.ledger.sites import Site
 from zerobench.records.records import HostStanding, Standing
 
 UNSEEN = "allocated before tracking"
 REFUSED = "the failed allocation"
-"""The instant of a refusal, for a sentence."""
+"""Names the instant of a refusal in a sentence."""
 _MOST_SITES = 40
 _NODE = re.compile(r"^autograd:")
 
 
 @dataclass
 class Holdings:
-    """Bytes by each of the four; each sums to what was seen, modules and holders to the part that has one."""
+    """Bytes by category, site, module and holder; modules and holders cover only the storages that have one."""
 
     by_category: Counter[Category] = field(default_factory=Counter)
     by_module: Counter[str] = field(default_factory=Counter)
     by_site: Counter[str] = field(default_factory=Counter)
     by_holder: Counter[str] = field(default_factory=Counter)
     sizes: Counter[int] = field(default_factory=Counter)
-    """How many storages there are of each size."""
+    """Number of storages of each size."""
 
     def add(self, nbytes: int, category: Category, born: Site | None, holder: str | None = None) -> None:
-        """One storage; `born` is None where nobody saw its birth, `holder` where there is no evidence of one."""
+        """Add one storage; `born` is None if its birth was not seen, `holder` if there is no evidence of one."""
         self.by_category[category] += nbytes
         self.sizes[nbytes] += 1
         self.by_site[UNSEEN if born is None else _NODE.sub("backward of ", born.name)] += nbytes
@@ -44,20 +43,20 @@ class Holdings:
             self.by_holder[holder] += nbytes
 
     def add_states(self, model: torch.nn.Module, device_type: str) -> None:
-        """Parameters, gradients and optimizer states of the model's modules, also where many lie in one storage."""
+        """Add parameters, gradients and optimizer states of the model to its modules, also if many share a storage."""
         for owner, tensor, numel in _states(model):
             if tensor.device.type == device_type:
                 self.by_module[owner] += numel * tensor.element_size()
 
     @property
     def largest(self) -> dict[str, dict[str, int]]:
-        """The largest modules, sites and holders, by the names of a record's fields."""
+        """Largest modules, sites and holders, by the names of the record's fields."""
         counters = {"by_module": self.by_module, "by_site": self.by_site, "by_holder": self.by_holder}
         return {name: dict(counter.most_common(_MOST_SITES)) for name, counter in counters.items()}
 
 
 def host_standing(held: Holdings, at: str, rest_of_process: int | None) -> HostStanding:
-    """What stands on the host at an instant; `rest_of_process` is what the kernel says of it beyond tensors."""
+    """Use of host memory at an instant; `rest_of_process` is resident memory beyond tensors."""
     categories = dict(held.by_category.most_common())
     if rest_of_process is not None and rest_of_process > 0:
         categories[Category.REST_OF_PROCESS] = rest_of_process
@@ -65,7 +64,7 @@ def host_standing(held: Holdings, at: str, rest_of_process: int | None) -> HostS
 
 
 def standing(device: torch.device, held: Holdings | None) -> Standing:
-    """What stands on the CUDA device now, with what the allocator has reserved and not given out."""
+    """Use of the CUDA device now, including memory that the allocator has reserved but not allocated."""
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     blocks = [
         (block["size"], block["state"] == "inactive")
@@ -86,15 +85,13 @@ def standing(device: torch.device, held: Holdings | None) -> Standing:
 
 
 def unowned(sizes: Iterable[int], given_out: Mapping[int, int], owned: Mapping[int, int]) -> int:
-    """Bytes of blocks of these sizes that are given out beyond those that storages own: workspaces of the matrix
-    library, which no tensor is ever seen to own.
-    """
+    """Bytes of allocated blocks of these sizes that no storage owns: the matrix library's workspaces."""
     return sum(size * max(0, given_out.get(size, 0) - owned.get(size, 0)) for size in sizes)
 
 
 def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:
-    """Each parameter, or this rank's part of it, its gradient and its optimizer states, under the class of the block
-    that has it: a tensor, and how many of its elements.
+    """Yield each parameter (or this rank's part), its gradient and its optimizer states: class of the owning block,
+    tensor, and number of its elements.
     """
     classes = {name: type(module) for name, module in model.named_modules(remove_duplicate=False)}
     for name, parameter in model.named_parameters():
@@ -104,12 +101,12 @@ def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:
         for tensor in (getattr(parameter, "ds_tensor", parameter), parameter.grad):
             if isinstance(tensor, torch.Tensor):
                 yield classes[owner].__name__, tensor, tensor.numel()
-        for tensor, numel in _of_optimizer(parameter):
+        for tensor, numel in _optimizer_parts(parameter):
             yield classes[owner].__name__, tensor, numel
 
 
-def _of_optimizer(parameter: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
-    """DeepSpeed's flat tensors of fp32 in which the parameter has a part, and how many elements that is."""
+def _optimizer_parts(parameter: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
+    """DeepSpeed's flat fp32 tensors that contain part of the parameter, with the number of its elements there."""
     third, mapping = getattr(parameter, "_z3_optimizer", None), getattr(parameter, "_hp_mapping", None)
     if third is not None:
         place = third.grad_position.get(third.get_param_id(parameter))
@@ -124,5 +121,5 @@ def _of_optimizer(parameter: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]
         return
     states = optimizer.optimizer.state.get(flat, {})
     for tensor in (flat, flat.grad, *states.values()):
-        if isinstance(tensor, torch.Tensor) and tensor.numel() == flat.numel() >= numel:  # on drives it has none
+        if isinstance(tensor, torch.Tensor) and tensor.numel() == flat.numel() >= numel:  # empty while on NVMe
             yield tensor, numel

@@ -1,4 +1,4 @@
-"""Holders of memory: which module runs while autograd saves a tensor, and who has what a known function allocated."""
+"""Holders of memory: the module that runs while autograd saves a tensor, and the owner of a known allocation site."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _KEPT_FOR_BACKWARD = {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}
 
 
 class ModulePath(NamedTuple):
-    """A module's class, and its name within the model with `*` for the numbers of layers."""
+    """A module's class, and its name in the model with `*` for layer numbers."""
 
     module: str | None = None
     path: str | None = None
 
 
 class ModulePaths:
-    """Names of a model's modules, by their addresses: nothing is kept alive."""
+    """Names of a model's modules, by address, so that no module is kept alive."""
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
 
     def know(self, model: torch.nn.Module) -> None:
-        """Learn the names of the modules of `model`, which may have changed since the last step."""
+        """Read the names of the modules of `model`, which may have changed since the last step."""
         self._paths = {id(module): _LAYER.sub("*", name) for name, module in model.named_modules()}
 
     def running(self) -> ModulePath:
@@ -52,7 +52,7 @@ class ModulePaths:
 
 
 def _running() -> Iterator[torch.nn.Module]:
-    """Modules on the stack of the caller, the innermost first."""
+    """Modules on the caller's stack, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALL:
@@ -61,7 +61,7 @@ def _running() -> Iterator[torch.nn.Module]:
 
 
 def holders_by_birth(birth: Site, category: Category) -> Iterator[Holder]:
-    """Yield the holder of what was allocated at `birth`, where the place alone is evidence of one."""
+    """Yield the holder of memory allocated at `birth`, if the site alone is evidence of one."""
     if birth.proves in {Origin.FORWARD, Origin.LOSS, Origin.AUTOGRAD}:
         yield Holder.AUTOGRAD if category in _KEPT_FOR_BACKWARD and birth.node is None else Holder.OPERATION
     elif birth.name.startswith(_ENGINES):

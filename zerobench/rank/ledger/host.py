@@ -1,9 +1,9 @@
-"""What the kernel and the C library say of this process's memory; they know nothing of tensors.
+"""Memory of this process as the kernel and the C library report it, without knowledge of tensors.
 
-Resident sizes only tell the truth when malloc gives memory back: start Python with MALLOC_MMAP_THRESHOLD_=65536,
-MALLOC_TRIM_THRESHOLD_=65536 and MALLOC_TOP_PAD_=0 (the launcher does), or freed tensors stay resident. It has a price:
-every tensor is mapped anew and its pages zeroed, which makes a training step on a CPU a quarter slower. So malloc is
-pinned while memory is measured and let loose before anything is timed.
+Resident sizes are only correct when malloc returns freed memory: start Python with MALLOC_MMAP_THRESHOLD_=65536,
+MALLOC_TRIM_THRESHOLD_=65536 and MALLOC_TOP_PAD_=0 (the launcher does), or freed tensors stay resident. The price: every
+tensor is mapped anew and its pages zeroed, which makes a training step on a CPU a quarter slower. So malloc is pinned
+while memory is measured and unpinned before anything is timed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def _statm() -> int:
 
 
 def resident_bytes() -> int:
-    """Resident set size now. About two microseconds."""
+    """Resident set size now. Takes about two microseconds."""
     return int(os.pread(_statm(), 200, 0).split()[1]) * _PAGE_BYTES
 
 
 def address_space() -> tuple[int, int] | None:
-    """Bytes of addresses that this process has taken, and how many it may (`ulimit -v`); None for no limit.
+    """Bytes of address space in use by this process, and its limit (`ulimit -v`); None without a limit.
 
-    Addresses count from when they are reserved, so that this is more than what is resident.
+    Addresses count as soon as they are reserved, so this is more than resident memory.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
@@ -58,9 +58,9 @@ def proportional_bytes(pid: int | str = "self") -> int | None:
 
 
 def reset_peak_resident() -> bool:
-    """Let the kernel forget the largest resident size, so that the next phase has a peak of its own.
+    """Reset the kernel's peak of the resident size, so that the next phase has a peak of its own.
 
-    It also resets what getrusage reports as ru_maxrss. False where the kernel does not allow it.
+    Also resets ru_maxrss of getrusage. Returns False if the kernel does not allow it.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
@@ -75,7 +75,7 @@ def peak_resident_bytes(pid: int | str = "self") -> int | None:
 
 
 def process_memory(step: StepKind, phase: Phase, peak_rss_bytes: int | None, pinned_bytes: int | None) -> ProcessMemory:
-    """What the kernel and malloc say now, at the end of a phase."""
+    """Figures of the kernel and malloc now, at the end of a phase."""
     return ProcessMemory(
         step=step,
         phase=phase,
@@ -88,22 +88,22 @@ def process_memory(step: StepKind, phase: Phase, peak_rss_bytes: int | None, pin
 
 
 def mapped_bytes(folder: Path) -> int:
-    """Pages that this process has of the mapped files of a folder, which the kernel takes back when it needs them.
+    """Resident bytes of mapped files in a folder, which the kernel can reclaim at any time.
 
-    Of other files a process has more pages with every function that it calls for the first time. From
+    Limited to a folder, since pages of code become resident with every function called for the first time. Reads
     /proc/self/pagemap (the kernel's Documentation/admin-guide/mm/pagemap.rst): 8 bytes a page, bit 63 if resident.
     """
     under, npages = f"{folder.resolve()}/", 0
     with Path("/proc/self/maps").open(encoding="utf-8") as mappings, Path("/proc/self/pagemap").open("rb", 0) as pages:
         for addresses in (line.split()[0] for line in mappings if under in line):
             first, end = (int(address, 16) // _PAGE_BYTES for address in addresses.split("-"))
-            told = os.pread(pages.fileno(), 8 * (end - first), 8 * first)
-            npages += told[7::8].translate(_TOP_BIT).count(1)
+            entries = os.pread(pages.fileno(), 8 * (end - first), 8 * first)
+            npages += entries[7::8].translate(_TOP_BIT).count(1)
     return npages * _PAGE_BYTES
 
 
 def malloc_bytes() -> int | None:
-    """Bytes that glibc's malloc has handed out and not got back; None with another C library."""
+    """Bytes allocated through glibc's malloc now; None with another C library."""
     libc = ctypes.CDLL(None)
     try:
         mallinfo2 = libc.mallinfo2
@@ -117,7 +117,7 @@ def malloc_bytes() -> int | None:
 def unpin_malloc() -> bool:
     """Let malloc keep freed memory again, with the bounds that glibc's own adaptive thresholds reach (mallopt(3)).
 
-    False with a C library that has no mallopt.
+    Returns False with a C library that has no mallopt.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -127,7 +127,7 @@ def unpin_malloc() -> bool:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """A size in kB that the kernel tells of a process, in bytes; None where it does not tell us."""
+    """A kernel figure in kB of a process, in bytes; None if it is not readable."""
     try:
         lines = path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

@@ -1,13 +1,13 @@
-"""The ledger: over each phase of a step, what every byte of device and host memory was for.
+"""The ledger: the purpose of every byte of device and host memory, over each phase of a step.
 
     ledger = Ledger("cuda:0", walk=lambda: walk_deepspeed(engine))
     with ledger.tracking():
         with ledger.phase(StepKind.STEADY, Phase.FORWARD):
             loss = model(batch)
 
-Totals come from a counter that knows no names (the book of torch's allocator on a CPU, the caching allocator on CUDA),
-names from naming.py, and what the names do not cover has a line of its own. On a CPU run, device and host are the same
-memory: what DeepSpeed's offload holds is named `host` by identity, everything else is `device`.
+Totals come from a counter without names (the book of torch's allocator on a CPU, the caching allocator on CUDA), names
+from naming.py, and the unnamed remainder has a row of its own. On a CPU run, device and host are the same memory: what
+DeepSpeed offloads is `host` by identity, everything else is `device`.
 """
 
 from __future__ import annotations
@@ -26,34 +26,32 @@ from zerobench.estimate.allocator.allocator_settings import page_locked_rounding
 from zerobench.rank.ledger import cuda, host
 from zerobench.rank.ledger.booked_phase import BookedPhase
 from zerobench.rank.ledger.course import Courses
-from zerobench.rank.ledger.cpu_book import CpuBook, opened_book
-from zerobench.rank.ledger.cpu_book_build import NoBookError
+from zerobench.rank.ledger.cpu_book import CpuBook, NoBookError, opened_book
 from zerobench.rank.ledger.engine_tensors import NamedTensor
 from zerobench.rank.ledger.held import Holdings, host_standing
 from zerobench.rank.ledger.ledger_rows import LedgerRows
-from zerobench.rank.ledger.naming import Names
+from zerobench.rank.ledger.naming import Names, watch_random_states
 from zerobench.rank.ledger.peak_parts import largest_parts
-from zerobench.rank.ledger.random_states import told_of_random_states
-from zerobench.rank.ledger.replay import Composition, replay, things_at_peak
+from zerobench.rank.ledger.replay import replay, things_at_peak
 from zerobench.rank.ledger.sites import Site, SiteFinder
 from zerobench.rank.ledger.storages import Event, Storage, StorageCounter, is_wrapper
-from zerobench.records.records import Holder, HostStanding, MemoryCourse, MemoryRow, PeakPart, ProcessMemory
+from zerobench.records.records import Holder, HostStanding, MemoryCourse, MemoryRow, ProcessMemory
 
 _NOTED_BYTES = 64 * 1024
-"""Nameless storages below this are counted and not commented on."""
+"""Unnamed storages below this size get no note."""
 _UNSEEN = "no tensor seen (another thread, or C++)"
 _Verdict = tuple[Place, Category | None]
 _Part = tuple[Storage, bool]
-"""A storage, or what page-locking rounds it up by."""
+"""A storage (False), or the rounding of its page-locked memory (True)."""
 
 
 class Ledger:
     """Memory of one rank by phase, place and category.
 
-    `device` is torch's name of the training device; `walk` yields the engine's tensors with their names and is asked
-    at the end of each phase. `in_own_process` says whether what the kernel tells of this process is the trial's: of
-    a simulated one it is not. `device_totals` are those of a model of the device's allocator over the phase under way,
-    where there is one. `sites` finds places of birth in code that the table of known ones does not hold.
+    `device`: the training device; `walk`: yields the engine's tensors with their names, called at the end of each
+    phase; `in_own_process`: False if the kernel's figures of this process are not the trial's (a simulated one);
+    `device_totals`: totals of a model of the device's allocator over the current phase, if there is one; `sites`:
+    finds allocation sites in code outside the table of known ones.
     """
 
     def __init__(
@@ -81,20 +79,20 @@ class Ledger:
         self._model: weakref.ref[torch.nn.Module] | None = None
         counts_all = in_own_process or device.type == "cpu"
         self.notes: list[str] = [] if counts_all else uncounted_host_notes(os.environ)
-        """What could not be counted, and why."""
+        """Memory that could not be counted, and why."""
         self.peak_occupied_bytes: int | None = None
-        """Of the phase that ended last: the most that a CUDA allocator's segments held in which anything lay."""
+        """Most bytes of a CUDA allocator's occupied segments in the last phase."""
         self.host_peak: HostStanding | None = None
-        """What the host held when it held most, of all phases so far."""
+        """Use of host memory at its peak over all phases so far."""
         self.tell_host: Callable[[HostStanding], object] = lambda _: None
-        """Hears what the host held at the peak of each phase, as it ends."""
+        """Called at the end of each phase with the use of host memory at its peak."""
         self._book = self._open_book() if in_own_process else None
 
     @contextmanager
     def tracking(self, model: torch.nn.Module | None = None) -> Iterator[None]:
-        """Count storages while open; storages born since the last time are looked up first.
+        """Count storages while open; first adopts those born since the last time.
 
-        With `model`, its gradients are named the moment they are accumulated, before an engine takes them away.
+        With `model`, its gradients are named as soon as they are accumulated, before an engine takes them away.
         """
         if self._book is not None:
             self._book.open()
@@ -111,15 +109,14 @@ class Ledger:
                 stack.enter_context(cuda.recorded_history())
             stack.enter_context(self.counter)
             if self._book is not None:
-                stack.enter_context(told_of_random_states(lambda state: self.name_kept([state])))
+                stack.enter_context(watch_random_states(lambda state: self.name_kept([state])))
             yield
 
     @contextmanager
     def watching(self, model: torch.nn.Module | None) -> Iterator[None]:
-        """See who is born where in a step that is not accounted for, the last one before one that is.
+        """Record births in the last step before one that is accounted for.
 
-        A thread of gloo's may let go of what it reduced there only within the next step. What is of a short life has
-        no name in that one.
+        A gloo thread may release tensors of this step only within the next one, where short-lived ones have no name.
         """
         with self.tracking(), nullcontext() if model is None else self._hook_output(model):
             del model
@@ -128,9 +125,10 @@ class Ledger:
 
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
-        """Account for what is allocated and freed inside; call within `tracking`.
+        """Account for memory that is allocated and freed inside; call within `tracking`.
 
-        A phase entered twice for the same step (gradient accumulation) keeps its larger peak and its last live bytes.
+        A phase that is entered again for the same step (gradient accumulation) keeps its larger peak and its last live
+        bytes.
         """
         has_peak = self._in_own_process and host.reset_peak_resident()
         self.counter.start_phase()
@@ -148,26 +146,26 @@ class Ledger:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Look at the thread that enters this as at the one that entered the phase, which waits for it meanwhile."""
+        """Account for a helper thread as part of the phase; the thread that entered the phase waits for it."""
         hooks = torch.autograd.graph.saved_tensors_hooks(self.names.saved, _unchanged)
-        with self.counter.in_another_thread(), hooks:
+        with self.counter.counting_thread(), hooks:
             yield
 
     def look_back(self, step: StepKind, phase: Phase) -> None:
-        """Account for a phase that is over and that nobody watched, by the history that the CUDA allocator kept of it.
+        """Account for a past phase that was not tracked, from the history of the CUDA allocator.
 
-        What stands is named by identity; what was taken and given back is a temporary.
+        Standing blocks are named by identity; blocks that were taken and freed are temporaries.
         """
         self.counter.adopt_reachable()
         self.counter.start_phase()
         self.names.walked(self._walk())
         self._account(step, phase)
 
-    def knows_births_of(self, earlier: StorageCounter) -> None:
-        """Take from `earlier`, which looked on at start-up, where was born what stands since then.
+    def inherit_births(self, earlier: StorageCounter) -> None:
+        """Take the allocation sites of standing storages from `earlier`, which was active at start-up.
 
-        Where, and no more: what a storage is for was decided without it, of start-up as it was looked back on. But
-        the buckets of gradients that DDP made in C++ nobody reaches, so they are counted as it saw them.
+        Only the sites: categories at start-up come from `look_back`, without it. The exception are the gradient buckets
+        that DDP makes in C++, which are not reachable: they count as `earlier` saw them.
         """
 
         def born_before(key: int) -> Site | None:
@@ -178,12 +176,12 @@ class Ledger:
         self.counter.adopt_of(earlier, lambda s: s.device == "cuda" and s.birth.proves is Category.GRADIENTS)
 
     def held(self, phase: Phase) -> Holdings:
-        """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
+        """Memory of live tensors on the device now, within `phase`; unnamed memory is unattributed."""
         kind = self._device.type
         return self._held_now(phase, lambda storage, place: place is Place.DEVICE and storage.device == kind, kind)
 
     def host_standing(self, phase: Phase, at: str) -> HostStanding:
-        """What is held of the host now; of CPU ranks, whose device is the host, that is all."""
+        """Use of host memory now; for CPU ranks, whose device is the host, all memory."""
         held = self._held_now(phase, self._is_on_host, "cpu")
         rest = host.resident_bytes() - held.by_category.total() if self._in_own_process else None
         standing = host_standing(held, at, rest)
@@ -199,7 +197,7 @@ class Ledger:
         born = {storage for storage, delta in self.counter.events if delta > 0}  # since the phase began
         live = self.counter.live.values()
         verdicts = {storage: self._verdict(storage, phase, is_within=storage in born) for storage in live}
-        there = _in_blocks((s, s.nbytes) for s, (place, _) in verdicts.items() if is_there(s, place))
+        there = _split_rounding((s, s.nbytes) for s, (place, _) in verdicts.items() if is_there(s, place))
         return self._holdings(there, lambda storage: verdicts[storage][1], device_type)
 
     def _holdings(
@@ -207,8 +205,10 @@ class Ledger:
     ) -> Holdings:
         held = Holdings()
         for part, nbytes in parts:
+            storage = part[0]
             category = _category(part, category_of) or Category.UNATTRIBUTED
-            held.add(nbytes, category, _seen_birth(part[0]), self.names.holder_words(part[0], category))
+            site = None if storage.is_adopted else storage.birth  # the birth of an adopted storage was not seen
+            held.add(nbytes, category, site, self.names.holder_words(storage, category))
         model = None if self._model is None else self._model()
         if model is not None:
             held.add_states(model, device_type)
@@ -218,20 +218,20 @@ class Ledger:
         return storage.device == "cpu" and (place is Place.HOST or self._device.type == "cpu")
 
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The batch: known by identity, since data loaders allocate it outside the phases."""
+        """Name the batch by identity, since data loaders allocate it outside the phases."""
         self.names.identify(NamedTensor(t, Category.INPUTS, holder=Holder.LOOP) for t in tensors)
 
     def name_kept(self, tensors: Iterable[torch.Tensor]) -> None:
-        """What a model's output keeps of its forward pass, also once the backward pass is over."""
+        """Name tensors of the forward pass that outlive the backward pass."""
         self.names.identify(NamedTensor(t, Category.ACTIVATIONS, holder=Holder.LOOP) for t in tensors)
 
     def name_logits(self, logits: torch.Tensor) -> None:
-        """What the model handed to a loss that is computed outside of it."""
+        """Name the logits that the model passes to a loss computed outside of it."""
         self._logits_node = None if logits.grad_fn is None else logits.grad_fn._sequence_nr()
         self.names.identify([NamedTensor(logits, Category.LOGITS_AND_LOSS, holder=Holder.LOOP)])
 
     def mark_loss(self, loss: torch.Tensor) -> None:
-        """The forward pass ended in `loss`; the graph between it and the logits belongs to the loss."""
+        """Mark the end of the forward pass; the graph between the logits and `loss` belongs to the loss."""
         self.names.mark_loss_graph(loss, self._logits_node)
         self._logits_node = None
 
@@ -242,24 +242,24 @@ class Ledger:
         self._process = {key: row for key, row in self._process.items() if key[0] is not step}
 
     def leave_process(self) -> None:
-        """Look no more at what the kernel tells of the process: malloc keeps freed memory from now on."""
+        """Stop reading process memory; malloc is unpinned from here on and keeps freed memory."""
         self._in_own_process = False
 
     def rest(self) -> None:
-        """Let torch allocate as if nobody looked, until `tracking` begins again."""
+        """Close the book, so that torch allocates at full speed until the next `tracking`."""
         if self._book is not None:
             self._book.close()
 
     def peak_bytes(self, step: StepKind, place: Place) -> int | None:
-        """The largest total within a phase of that kind of step, start-up apart; None where nothing was tracked."""
+        """Largest total within a phase of this kind of step, without start-up; None if nothing was tracked."""
         return self._rows.peak_bytes(step, place)
 
     def parts_at_peak(self, step: StepKind, place: Place) -> dict[str, int]:
-        """Bytes by category at the largest peak within that kind of step, start-up being part of the first one."""
+        """Bytes by category at the largest peak within this kind of step; start-up is part of the first step."""
         return self._rows.parts_at_peak(step, place)
 
     def rows(self) -> list[MemoryRow]:
-        """All rows so far, a `total` row for each phase and place among them."""
+        """All rows so far, including a `total` row for each phase and place."""
         return self._rows.all()
 
     def courses(self) -> list[MemoryCourse]:
@@ -267,16 +267,16 @@ class Ledger:
         return self._courses.all()
 
     def process_rows(self) -> list[ProcessMemory]:
-        """What the kernel said of the process at the end of each phase."""
+        """Process memory from the kernel at the end of each phase."""
         return list(self._process.values())
 
     def unattributed_sites(self, count: int = 5) -> list[tuple[str, int]]:
-        """Where the largest storages without a name were allocated, with their bytes at a phase's end or peak."""
+        """Allocation sites of the largest unnamed storages, with their bytes at the end or peak of a phase."""
         ranked = sorted(self._unattributed_sites.items(), key=lambda item: -item[1])
         return ranked[:count]
 
     def unattributed_notes(self) -> list[str]:
-        """A sentence on each of the largest; below a size they are counted and not commented on."""
+        """One note for each large unattributed site."""
         noted = (item for item in self.unattributed_sites() if item[1] >= _NOTED_BYTES)
         return [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
 
@@ -306,14 +306,14 @@ class Ledger:
                 here = booked.composition(place)
             else:
                 here = replay(
-                    _in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
-                    list(_in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
+                    _split_rounding((s, s.nbytes) for s in live if verdict(s)[0] is place),
+                    list(_split_rounding((s, delta) for s, delta in events if verdict(s)[0] is place)),
                     lambda part: _category(part, category_of),
                     lambda part: None if part[1] else part[0],
                 )
             totals = self._device_totals() if place is Place.DEVICE else None
             if totals is not None:
-                here = cuda.with_totals(here, totals)
+                here = cuda.apply_totals(here, totals)
             if place is Place.DEVICE:
                 self.peak_occupied_bytes = here.peak_occupied
                 self._courses.enter(step, phase, here)
@@ -321,26 +321,22 @@ class Ledger:
             if place is Place.HOST:
                 rest = self._rest_of_process(here.live[Category.ALLOCATOR_ROUNDING])
                 self._account_for_host(_peak_of(step, phase), live, verdict, rest)
-            self._rows.enter((step, phase, place), here, rest, self._largest_parts(here))
+            parts = {} if here.walk is None else largest_parts(here.walk, self.names.holders, self.names.saver)
+            self._rows.enter((step, phase, place), here, rest, parts)
         for storage, (_, category) in verdicts.items():
             if category is None:
                 self._note_site(storage.birth.name, storage.nbytes)
 
-    def _largest_parts(self, here: Composition[Category | None]) -> dict[Category, list[PeakPart]]:
-        if here.walk is None:
-            return {}
-        return largest_parts(here.walk, self.names.holders, self.names.saver)
-
     def _account_for_host(
         self, at: str, live: Iterable[Storage], verdict: Callable[[Storage], _Verdict], rest_of_process: int | None
     ) -> None:
-        """Take down what the host held when it held most within the phase: where it is refused, nothing can ask."""
+        """Record the use of host memory at its peak within the phase: the OOM killer gives no chance to ask later."""
 
         def is_there(storage: Storage) -> bool:
             return self._is_on_host(storage, verdict(storage)[0])
 
-        before = _in_blocks((storage, storage.nbytes) for storage in live if is_there(storage))
-        events = _in_blocks((storage, delta) for storage, delta in self.counter.events if is_there(storage))
+        before = _split_rounding((storage, storage.nbytes) for storage in live if is_there(storage))
+        events = _split_rounding((storage, delta) for storage, delta in self.counter.events if is_there(storage))
         held = self._holdings(things_at_peak(before, list(events)).items(), lambda s: verdict(s)[1], "cpu")
         host_peak = host_standing(held, at, rest_of_process)
         if self.host_peak is None or host_peak.total_bytes > self.host_peak.total_bytes:
@@ -364,7 +360,7 @@ class Ledger:
             self._unattributed_sites[name] = nbytes
 
     def _rest_of_process(self, rounding_bytes: int) -> int | None:
-        """What is resident beyond all that is counted, the rounding of page-locked memory included."""
+        """Resident memory beyond everything counted, including the rounding of page-locked memory."""
         if not self._in_own_process:
             return None
         booked = self.counter.totals.get("cpu", 0) if self._book is None else self._book.total_bytes()
@@ -373,6 +369,7 @@ class Ledger:
     def _verdict(self, storage: Storage, phase: Phase, *, is_within: bool = False) -> tuple[Place, Category | None]:
         place, category = self.names.verdict(storage, phase, is_within=is_within)
         known_on_host = place is Place.HOST and self.names.is_placed(storage)
+        # A CPU run has one memory: only offloaded tensors, known by identity or site, are on the host.
         if self._device.type == "cpu" and not known_on_host:
             place = Place.DEVICE
         return place, category
@@ -405,7 +402,7 @@ class Ledger:
 
         hook(model.parameters())
         if any(is_wrapper(type(parameter)) for parameter in model.parameters()):
-            # FSDP2 exchanges a module's sharded parameters for whole ones before its forward pass.
+            # FSDP2 replaces a module's sharded parameters with whole ones before its forward pass.
             handles += [
                 module.register_forward_pre_hook(lambda inner, _: hook(inner._parameters.values()))
                 for module in model.modules()
@@ -416,7 +413,7 @@ class Ledger:
         return model.register_forward_hook(lambda _module, _inputs, output: self.names.returned(output))
 
     def _hook_logits(self, model: torch.nn.Module) -> list[Any]:
-        """Name what the model's output head gives."""
+        """Name the output of the model's head."""
         get_head = getattr(model, "get_output_embeddings", None)
         head = get_head() if get_head is not None else None
 
@@ -427,14 +424,8 @@ class Ledger:
         return [] if head is None else [head.register_forward_hook(headed)]
 
 
-def _seen_birth(storage: Storage) -> Site | None:
-    """Where it was born, by whoever saw it."""
-    born: Site | None = None if storage.is_adopted else storage.birth
-    return born
-
-
-def _in_blocks(changes: Iterable[Event]) -> Iterator[tuple[_Part, int]]:
-    """Each change in bytes, and the change in rounding that goes with it."""
+def _split_rounding(changes: Iterable[Event]) -> Iterator[tuple[_Part, int]]:
+    """Yield each change in bytes, and the change in rounding that goes with it."""
     for storage, delta in changes:
         yield (storage, False), delta
         if storage.is_page_locked and (rounding := page_locked_rounding(storage.nbytes)):
@@ -447,17 +438,17 @@ def _category(part: _Part, category_of: Callable[[Storage], Category | None]) ->
 
 
 def _peak_of(step: StepKind, phase: Phase) -> str:
-    """The instant of a phase's peak, for a sentence."""
+    """Name the instant of a phase's peak in a sentence."""
     if phase is Phase.INIT:
         return "the peak of start-up"
     return f"the peak of the {phase} phase of {'the first' if step is StepKind.FIRST else 'a steady'} step"
 
 
 def _register_first(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
-    """Hook a parameter's gradient before all that others have hooked to it.
+    """Hook a parameter's gradient before all existing hooks.
 
-    torch calls them in the order in which a plain dict would hold them (python_hook.cpp, PyDict_Values), of which an
-    OrderedDict's `move_to_end` changes nothing: the others are taken out and put in again.
+    torch calls hooks in the order of a plain dict (python_hook.cpp, PyDict_Values), which an OrderedDict's
+    `move_to_end` does not change: the other hooks are removed and inserted again.
     """
     handle = parameter.register_post_accumulate_grad_hook(hook)
     hooks: dict[int, Any] = parameter._post_accumulate_grad_hooks

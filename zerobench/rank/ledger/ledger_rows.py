@@ -1,4 +1,4 @@
-"""The rows of a ledger: what each phase left of each category, a phase that is entered twice with its larger peaks."""
+"""Rows of a ledger: bytes of each category after each phase; a phase that is entered again keeps its larger peaks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LedgerRows:
         rest_of_process: int | None,
         parts: Mapping[Category, list[PeakPart]] | None = None,
     ) -> None:
-        """Take down one entry of a phase; the host has a rest of the process beside its categories.
+        """Record one entry of a phase; the host also has `rest_of_process` (None on other places).
 
         `parts`: the largest parts of each category at the peak of this entry.
         """
@@ -60,7 +60,7 @@ class LedgerRows:
             rows.setdefault(category, nothing)
         total = rows[Category.TOTAL] = _total(rows)
         before = self._rows.get((*where, Category.TOTAL))
-        # An earlier entry's instant stands where the place held more then.
+        # The peak of an earlier entry stays if it was larger.
         keeps_peak = before is not None and (before.at_peak_bytes or 0) > total.at_peak
         keeps_tensor_peak = before is not None and (before.at_tensor_peak_bytes or 0) > (total.at_tensor_peak or 0)
         step, phase, place = where
@@ -85,13 +85,13 @@ class LedgerRows:
         self._rows = {key: row for key, row in self._rows.items() if key[0] is not step}
 
     def peak_bytes(self, step: StepKind, place: Place) -> int | None:
-        """The largest total within a phase of that kind of step, start-up apart; None where nothing was tracked."""
+        """Largest total within a phase of this kind of step, without start-up; None if nothing was tracked."""
         keys = ((step, phase, place, Category.TOTAL) for phase in Phase if phase is not Phase.INIT)
         totals = [row.at_peak_bytes for key in keys if (row := self._rows.get(key)) is not None]
         return max((total for total in totals if total is not None), default=None)
 
     def parts_at_peak(self, step: StepKind, place: Place) -> dict[str, int]:
-        """Bytes by category at the largest peak within that kind of step, start-up being part of the first one."""
+        """Bytes by category at the largest peak within this kind of step; start-up is part of the first step."""
         rows = [row for row in self._rows.values() if row.step is step and row.place is place]
         totals = {row.phase: row.at_peak_bytes or 0 for row in rows if row.category is Category.TOTAL}
         worst = max(totals, key=totals.__getitem__, default=None)
@@ -99,11 +99,11 @@ class LedgerRows:
         return {row.category.value: row.at_peak_bytes for row in there if row.at_peak_bytes}
 
     def all(self) -> list[MemoryRow]:
-        """All rows so far, a `total` row for each phase and place among them."""
+        """All rows so far, including a `total` row for each phase and place."""
         return list(self._rows.values())
 
     def _entered(self, where: Where) -> set[Category]:
-        """Categories that an earlier entry of the same phase had."""
+        """Categories of an earlier entry of the same phase."""
         return {key[3] for key in self._rows if key[:3] == where} - {Category.TOTAL}
 
 

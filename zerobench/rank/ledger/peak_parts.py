@@ -1,4 +1,4 @@
-"""The largest parts of each category at the peak of a phase, with their place of allocation and their holders."""
+"""The largest parts of each category at the peak of a phase, with allocation site and holders."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from zerobench.records.records import Holder, PeakPart
 
 MOST_PARTS = 4
 _LEAST_SHARE = 0.001
-"""Beyond the largest of a category, parts that are a smaller share of the peak are left out: records stay small."""
+"""Smaller shares of the peak are left out, except the largest part of a category, to keep records small."""
 
 _UNSEEN: dict[Category, tuple[Holder, ...]] = {
     Category.WORKSPACES: (Holder.LIBRARY,),
     Category.KERNEL_WORKSPACE: (Holder.OPERATION,),
     Category.TEMPORARIES: (Holder.OPERATION,),
 }
-"""Holders of blocks that no tensor was seen to own: their size, or their life within one phase, is the evidence."""
+"""Holders of blocks that no tensor was seen to own; the evidence is their size, or their life within one phase."""
 
 
 class _Kind(NamedTuple):
-    """What the storages of one part have in common."""
+    """Properties that the storages of one part share."""
 
     category: Category
     holders: tuple[Holder, ...] = ()
     module: ModulePath = ModulePath()
     site: str | None = None
-    """Where no module is known by name: what one saved for backward is one part wherever it was allocated."""
+    """Only if no module is known by name: memory that one module saved for backward is one part, whatever its sites."""
 
 
 def largest_parts(
@@ -39,7 +39,7 @@ def largest_parts(
     holders_of: Callable[[Storage, Category], list[Holder]],
     module_of: Callable[[Storage], ModulePath],
 ) -> dict[Category, list[PeakPart]]:
-    """Return up to MOST_PARTS parts of each category at the peak of the phase that `walk` is of.
+    """Return up to MOST_PARTS parts of each category at the peak of the phase of `walk`.
 
     `module_of` gives the module that saved a storage for backward.
     """

@@ -1,12 +1,10 @@
-"""The tensors of whatever this process trains, before anybody knows what that is.
-
-Memory may be refused while the model, its optimizer or the engine is being built.
-"""
+"""Walks the tensors of a model, optimizer or engine that is still being built, when memory may already be refused."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -22,13 +20,13 @@ from zerobench.rank.ledger.engine_tensors import (
 
 
 def walk_reachable() -> Iterator[NamedTensor]:
-    """Modules and optimizers, DeepSpeed's too, as far as the garbage collector reaches and each is built."""
+    """Tensors of all modules and optimizers, including DeepSpeed's, that the garbage collector reaches."""
     present = gc.get_objects()
     modules = [thing for thing in present if issubclass(type(thing), torch.nn.Module)]
     for module in modules:
         if any(hasattr(parameter, "ds_tensor") for parameter in module._parameters.values()):
             yield from walk_module(module)
-        else:  # each by itself, so that no tensor is walked once more for each module that it lies in
+        else:  # without children, so that no tensor is walked again for each enclosing module
             shallow = torch.nn.Module()
             shallow._parameters, shallow._buffers = module._parameters, module._buffers
             yield from walk_module(shallow)
@@ -36,7 +34,8 @@ def walk_reachable() -> Iterator[NamedTensor]:
     of_engines = {id(engine.optimizer) for engine in engines}
     for optimizer in (thing for thing in present if is_deepspeeds(type(thing))):
         if id(optimizer) not in of_engines:
-            yield from _walk_unfinished(optimizer)
+            with suppress(TypeError, ValueError, KeyError):  # the walk computes with a missing attribute
+                yield from walk_of(type(optimizer))(_SoFar(optimizer))
     for optimizer in torch_optimizers():
         yield from walk_optimizer_states(optimizer)
     for engine in engines:
@@ -44,7 +43,7 @@ def walk_reachable() -> Iterator[NamedTensor]:
 
 
 def torch_optimizers() -> list[torch.optim.Optimizer]:
-    """Every optimizer of this process; of those that wrap another (accelerate's) the inner one."""
+    """Every optimizer of this process; the inner one if it wraps another (accelerate's)."""
     present = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
     return [
         optimizer
@@ -53,16 +52,8 @@ def torch_optimizers() -> list[torch.optim.Optimizer]:
     ]
 
 
-def _walk_unfinished(optimizer: Any) -> Iterator[NamedTensor]:
-    """What there is so far of one of DeepSpeed's optimizers: none of its attributes need be there yet."""
-    try:
-        yield from walk_of(type(optimizer))(_SoFar(optimizer))
-    except (TypeError, ValueError, KeyError):  # it is computed with what is not there
-        return
-
-
 class _SoFar:
-    """An object that holds nothing under each name that it has not got yet."""
+    """Proxy of a DeepSpeed optimizer under construction, whose missing attributes are empty."""
 
     __slots__ = ("_of",)
 
@@ -74,7 +65,7 @@ class _SoFar:
 
 
 class _Nothing:
-    """Empty, whether taken for a number of things, a mapping or an object."""
+    """Empty as a sequence, as a mapping and as an object."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())

@@ -1,7 +1,4 @@
-"""Writes down what happens in each phase: times in the timed steps, the ledger in the memory steps, never both.
-
-A tracker slows what it tracks, so a step is either timed with nothing on, or tracked and not timed.
-"""
+"""Records each phase: times in timed steps, the ledger in memory steps, never both, since tracking slows a step."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from zerobench.records.records import DeviceMemory, MemoryRow, NvmeTraffic, Phas
 
 
 class Marks:
-    """When each phase began and ended, and which one is under way."""
+    """Begin and end of each phase, and the current one."""
 
     def __init__(self) -> None:
         self.marks: list[PhaseMark] = []
@@ -37,7 +34,7 @@ class Marks:
 
     @contextmanager
     def mark(self, phase: Phase) -> Iterator[None]:
-        """Bracket a phase; after a failure `phase` still says where it was."""
+        """Bracket a phase; after a failure `phase` still names it."""
         self.phase = phase
         start = time.time()
         yield
@@ -47,7 +44,7 @@ class Marks:
 
 
 class PlainPhases:
-    """Warm-up: only the marks."""
+    """A warm-up step: only marks."""
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
@@ -61,7 +58,7 @@ class PlainPhases:
         pass
 
     def elsewhere(self) -> AbstractContextManager[None]:
-        """Nothing to look at."""
+        """Do nothing: there is no ledger."""
         return nullcontext()
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
@@ -69,13 +66,14 @@ class PlainPhases:
 
 
 class TimedPhases(PlainPhases):
-    """A timed step: two clock marks around each phase and nothing else."""
+    """A timed step: two clock marks around each phase, nothing else."""
 
     def __init__(self, device: Device, marks: Marks) -> None:
         super().__init__(marks)
         self._device = device
         self._clock = Clock(device)
         self._spans: list[tuple[Phase, Any, Any]] = []
+        # Taken once, so that marks of later steps do not jump when the wall clock is set.
         self._unix_offset = time.time() - time.perf_counter()
 
     @contextmanager
@@ -109,7 +107,7 @@ class TimedPhases(PlainPhases):
         )
 
     def _note_marks(self, start: float, end: float) -> None:
-        """Lay the phases on the wall clock; on CUDA by their device times, counted from the step's start."""
+        """Place the phases on the wall clock; on CUDA by their device times, from the start of the step."""
         position = start
         for phase, begun, done in self._spans:
             length = self._clock.seconds(begun, done)
@@ -129,7 +127,7 @@ RowKey = tuple[StepKind, Phase]
 
 
 class DeviceRows:
-    """What the device's allocator and driver say at the end of each phase."""
+    """Figures of the device's allocator and driver at the end of each phase."""
 
     def __init__(self, device: Device, nvml: DeviceReader | None) -> None:
         self.rows: dict[RowKey, DeviceMemory] = {}
@@ -137,10 +135,10 @@ class DeviceRows:
         self._nvml = nvml
 
     def start(self) -> None:
-        """The ledger itself lets the allocator's peaks begin anew."""
+        """Do nothing: the ledger resets the allocator's peaks."""
 
     def note(self, step: StepKind, phase: Phase, peak_occupied_bytes: int | None) -> None:
-        """Read both; the ledger has had the last figure from the allocator's history."""
+        """Read allocator and driver; `peak_occupied_bytes` comes from the ledger, out of the allocator's history."""
         reading = self._nvml.read(power=False) if self._nvml is not None else None
         stats = PHASE.stats(self._device.torch_device)
         self.keep(
@@ -169,7 +167,7 @@ class DeviceRows:
 
 
 class MemoryPhases:
-    """A memory step: the ledger, the allocator, the driver, the block devices, the collectives."""
+    """A memory step: ledger, allocator, driver, block devices, collectives."""
 
     def __init__(
         self,
@@ -200,20 +198,20 @@ class MemoryPhases:
                 yield
                 with self._traffic.paused():
                     self._device.synchronize()
-            self._settle()  # within what is accounted for, and not within the time that swapping took
+            self._settle()  # inside the ledger's phase, but outside the time of swapping
         if self._rows is not None:
             self._rows.note(self.kind, phase, self._ledger.peak_occupied_bytes)
 
     def mark_loss(self, loss: torch.Tensor) -> None:
-        """The ledger needs to know which part of the graph is the loss."""
+        """Pass the loss to the ledger, which separates its part of the graph."""
         self._ledger.mark_loss(loss)
 
     def elsewhere(self) -> AbstractContextManager[None]:
-        """The ledger looks at another thread too."""
+        """Let the ledger account for another thread too."""
         return self._ledger.elsewhere()
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
-        """The ledger counts and names what no operation made."""
+        """Count and name a tensor that no operation made."""
         self._ledger.names.identify([NamedTensor(tensor, category)])
 
 
@@ -221,16 +219,16 @@ _GLOO_MOMENT_S = 0.05
 
 
 def settle_collectives() -> None:
-    """Give gloo's threads a moment: they let go of a collective's tensors only after it has returned.
+    """Wait a moment for gloo's threads: they release a collective's tensors only after it has returned.
 
-    Without it the tensors of a phase's last collective were counted as live in one phase of thirty.
+    Without the wait, one phase of thirty counts tensors of its last collective as live.
     """
     if dist.is_initialized() and dist.get_backend() == "gloo":
         time.sleep(_GLOO_MOMENT_S)
 
 
 class NvmeAccount:
-    """Bytes swapped in each phase and what the swap files hold, for trials that offload to NVMe."""
+    """Bytes swapped in each phase and the sizes of swap files, for trials that offload to NVMe."""
 
     def __init__(
         self,
@@ -252,7 +250,7 @@ class NvmeAccount:
 
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
-        """Count what the process reads and writes inside; a phase entered twice adds up."""
+        """Count bytes that the process reads and writes inside; repeated phases add up."""
         before, start = self._block_io(), time.perf_counter()
         yield
         after = self._block_io()

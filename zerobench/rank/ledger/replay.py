@@ -1,4 +1,4 @@
-"""From a phase's births and deaths to three figures for each category: live, at the peak, own peak."""
+"""Turns a phase's births and deaths into three figures for each category: live, at the peak, own peak."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Thing = TypeVar("Thing")
 
 @dataclass(frozen=True)
 class Walk(Generic[Thing, Key]):
-    """What a composition was made of, for who wants more of the phase than its peak (rank/ledger/course.py)."""
+    """Source of a composition, for readers that need more of the phase than its peak (rank/ledger/course.py)."""
 
     live: Sequence[tuple[Thing, int]]
     events: Sequence[tuple[Thing, int]]
     category_of: Callable[[Thing], Key]
     storage_of: Callable[[Thing], Any]
-    """The storage (rank/ledger/storages.py) of a thing; None where no tensor was seen to own it."""
+    """Storage (rank/ledger/storages.py) of a thing; None if no tensor was seen to own it."""
 
 
 @dataclass
@@ -32,14 +32,14 @@ class Composition(Generic[Key]):
     own_peak: Counter[Key]
     total_peak: int
     at_tensor_peak: Counter[Key] | None = None
-    """At the instant when tensors held most, kernels' own working memory left out; None where it is not known apart."""
+    """At the peak of tensors alone, without kernels' working memory; None if that is not known separately."""
     walk: Walk[Any, Key] | None = None
     peak_occupied: int | None = None
-    """The most that segments held in which anything lay; None where there is no CUDA allocator to say."""
+    """Most bytes of occupied segments; None without a CUDA allocator."""
 
 
 def things_at_peak(live: Iterable[tuple[Thing, int]], events: Sequence[tuple[Thing, int]]) -> Counter[Thing]:
-    """Bytes of each thing at the instant of a phase when all of them together were largest."""
+    """Bytes of each thing at the peak of their sum within a phase."""
     held: Counter[Thing] = Counter()
     for thing, nbytes in live:
         held[thing] += nbytes
@@ -62,8 +62,8 @@ def replay(
 ) -> Composition[Key]:
     """Walk a phase backwards from its end, so that names learnt late count from the start.
 
-    `live` holds what is alive at the end with its bytes, `events` the changes in bytes in order of time. The totals
-    are sums over all things whatever their category. `storage_of` gives the storage of a thing, where one was seen.
+    `live`: bytes of things alive at the end; `events`: changes in bytes in order of time; totals are sums over all
+    things, whatever their category. `storage_of`: storage of a thing, if one was seen.
     """
     live = list(live)
     now: Counter[Key] = Counter()

@@ -1,8 +1,7 @@
-"""Where a storage was allocated: the innermost known Python function on the stack, or the autograd node that ran.
+"""Allocation sites of storages: the innermost known Python function on the stack, or the running autograd node.
 
-A place of birth is evidence of purpose: what `setup_buckets` of DeepSpeed's stage 1/2 optimizer allocates is a reduce
-bucket. The table below says which places prove which category; a place that is not in it proves nothing, and its
-bytes stay unattributed.
+A site is evidence of purpose: an allocation of `setup_buckets` in DeepSpeed's stage 1/2 optimizer is a reduce bucket.
+The table below maps sites to categories; a site that is not in it proves nothing, and its bytes stay unattributed.
 """
 
 from __future__ import annotations
@@ -18,42 +17,41 @@ from zerobench.common.vocabulary import Category
 
 
 class Origin(StrEnum):
-    """What kind of code allocated a storage, where that alone does not decide its category."""
+    """Kind of code that allocated a storage, where that alone does not decide its category."""
 
     FORWARD = "forward"
-    """The model's own forward, also when recomputed: an activation if kept, a temporary if not."""
+    """The model's own forward pass, also when recomputed: an activation if kept, a temporary if not."""
     LOSS = "loss"
-    """The loss function's forward."""
+    """The forward pass of the loss function."""
     AUTOGRAD = "autograd"
-    """A node of the backward graph: gradients of activations, until shown to be something else."""
+    """A node of the backward graph: gradients of activations, unless proven otherwise."""
     BUILD = "build"
     """Construction of the model's modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place of birth: `deepspeed/runtime/zero/stage3.py:step`, or an autograd node."""
+    """An allocation site: `deepspeed/runtime/zero/stage3.py:step`, or an autograd node."""
 
     name: str
     proves: Category | Origin | None
     node: int | None = None
-    """Sequence number of the autograd node that ran, for births in the backward pass."""
+    """Sequence number of the running autograd node, for births in the backward pass."""
     on_host: bool = False
-    """What is born here is offloaded, which a CPU run can tell from nothing else."""
+    """True if storages born here are offloaded, which a CPU run cannot tell otherwise."""
     module: str | None = None
-    """The class of the model's module, or the function, whose forward pass it is."""
+    """Class of the model's module, or function, whose forward pass it is."""
 
 
-# Where a device has a thread of its own for the backward pass (CUDA), the frames below a node are not on its stack.
+# On CUDA the backward pass runs in a thread of its own, whose stack lacks the frames below a node.
 _BACKWARD_ENTRY = "torch/autograd/graph.py:_engine_run_backward"
 
 _STAGES_1_2 = "deepspeed/runtime/zero/stage_1_and_2.py"
 _STAGE_3 = "deepspeed/runtime/zero/stage3.py"
 _PARTITION = "deepspeed/runtime/zero/partition_parameters.py"
 
-# The first row whose file and one of whose functions fit decides; "" fits every function of the file. Files are given
-# from the package's name on. Sources: DeepSpeed 0.19.8 (before 0.18.3 stage 2 sets up buckets in `backward`), torch
-# 2.13, transformers 5.23.
+# The first row with a matching file and function prefix decides; "" matches every function. Files start at the package
+# name. Sources: DeepSpeed 0.19.8 (before 0.18.3 stage 2 sets up buckets in `backward`), torch 2.13, transformers 5.23.
 _ROWS: tuple[tuple[str, str, Category | Origin], ...] = (
     (_STAGES_1_2, "setup_buckets backward average_tensor allreduce reduce_", Category.REDUCE_BUFFERS),
     (_STAGES_1_2, "copy_grads_in_partition get_flat_partition _get_flat_partition_unpadded", Category.GRADIENTS),
@@ -118,10 +116,14 @@ _ROWS: tuple[tuple[str, str, Category | Origin], ...] = (
     ("horovod/torch/compression.py", "compress", Category.REDUCE_BUFFERS),
     ("horovod/torch/optimizer.py", "_allreduce_grad_async", Category.GRADIENTS),
     ("horovod/torch/", "", Category.TEMPORARIES),
-    ("zerobench/rank/strategies/one_bit.py", "", Category.REDUCE_BUFFERS),
+    (
+        "zerobench/rank/strategies/compression.py",
+        "one_bit_hook _mean_of_all pack_signs unpack_signs",
+        Category.REDUCE_BUFFERS,
+    ),
     ("zerobench/rank/strategies/parameter_server.py", "_new_gradient", Category.GRADIENTS),
     ("zerobench/rank/strategies/parameter_server.py", "_new_buffer", Category.REDUCE_BUFFERS),
-    ("zerobench/rank/strategies/server_link.py", "", Category.TEMPORARIES),
+    ("zerobench/rank/strategies/parameter_server.py", "__init__ tell hear send receive", Category.TEMPORARIES),
     ("zerobench/rank/strategies/rpc_", "", Category.TEMPORARIES),
     ("torch/optim/", "", Category.TEMPORARIES),
     ("zerobench/rank/optimizers/", "", Category.TEMPORARIES),
@@ -164,17 +166,17 @@ _RULES = tuple((file, prefix, proves) for file, names, proves in _ROWS for prefi
 
 _HOST_SITES = ("deepspeed/runtime/swap_tensor/", "transformers/core_model_loading.py")
 
-# Wrappers that act for their caller: the caller is the site.
+# Wrappers: the site is their caller.
 _TRANSPARENT = (
     "deepspeed/utils/",
     "deepspeed/accelerator/",
     "deepspeed/comm/",
     # Flattens parameters at the start and gradients in the step.
     "deepspeed/runtime/zero/stage_1_and_2.py:flatten_dense_tensors_aligned",
-    # What takes a buffer, of either kind, and casts for either: who asks says for what.
+    # Allocate buffers and cast for gathers and reductions alike: only the caller knows the purpose.
     "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:allocate",
     "torch/distributed/fsdp/_fully_shard/_fsdp_common.py:_to_dtype_if_needed",
-    # A training loop and no model.
+    # A training loop, not a model.
     "transformers/trainer",
     "zerobench/rank/training/recomputation.py",
     "zerobench/rank/worlds/instant_group.py",
@@ -193,7 +195,7 @@ _REPLACED = {
         "deepspeed/runtime/comm/coalesced_collectives.py:reduce_scatter_coalesced"
     ),
 }
-"""Functions of DeepSpeed's that simulation replaces, by the names of what stands for them."""
+"""Functions of DeepSpeed that simulation replaces, by the names of their replacements."""
 
 _PACKAGES = (
     "/deepspeed/",
@@ -213,20 +215,20 @@ _PACKAGES = (
     "/zerobench/rank/worlds/",
 )
 
-# Where torch enters the counter.
+# The file through which torch enters the counter.
 _COUNTER = "zerobench/rank/ledger/storages.py"
 
 _UNKNOWN = Site("unknown", None)
 
 
 class SiteFinder:
-    """Finds the place of birth of what is being allocated now; remembers each function it has judged."""
+    """Finds the site of the current allocation; caches the verdict on each function."""
 
     def __init__(self) -> None:
         self._judged: dict[CodeType, Site | None] = {}
 
     def __call__(self) -> Site:
-        """The site of the caller's caller: the innermost function that the table or a known package holds."""
+        """Return the site of the caller's caller: the innermost function in the table or a known package."""
         outermost = sys._getframe(1)
         frame: FrameType | None = outermost
         while frame is not None:
@@ -235,7 +237,7 @@ class SiteFinder:
             if site is not None:
                 return _autograd_site() if site.name == _BACKWARD_ENTRY else site
             frame = frame.f_back
-        # With no Python but the counter's own on the stack it is a thread of distributed autograd; it tells no node.
+        # A stack with only the counter's own Python is a thread of distributed autograd, which reports no node.
         if torch._C._current_autograd_node() is not None or outermost.f_code.co_filename.endswith(_COUNTER):
             return _autograd_site()
         return _UNKNOWN
@@ -243,12 +245,12 @@ class SiteFinder:
     def _judge(self, code: CodeType) -> Site | None:
         if code not in self._judged:
             site = judge(code.co_filename, code.co_name)
-            self._judged[code] = site if site is None else of_module(site, code.co_qualname)
+            self._judged[code] = site if site is None else add_module(site, code.co_qualname)
         return self._judged[code]
 
 
-def of_module(site: Site, qualified: str) -> Site:
-    """`site` with the class that its function is a method of, where it is a part of the model."""
+def add_module(site: Site, qualified: str) -> Site:
+    """Copy of `site` with the class of its method `qualified`, if the site is part of the model."""
     if site.proves not in {Origin.FORWARD, Origin.LOSS}:
         return site
     owner, _, name = qualified.rpartition(".")
@@ -256,7 +258,7 @@ def of_module(site: Site, qualified: str) -> Site:
 
 
 def judge(filename: str, function: str) -> Site | None:
-    """The site of a function, or None when it lies in no package that proves anything."""
+    """Site of a function, or None if its package proves nothing."""
     if filename.endswith("torch/autograd/graph.py") and function == "_engine_run_backward":
         return Site(_BACKWARD_ENTRY, None)
     for package in _PACKAGES:

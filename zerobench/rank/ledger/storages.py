@@ -1,16 +1,16 @@
-"""A count of tensor storages: every birth, every death, every byte, and nothing about what they are for.
+"""Counts tensor storages: every birth, every death, every byte, without their purpose.
 
-This file knows no names. On a CPU each storage is found in the book of torch's allocator (cpu_book.py), which the
-total comes from; where there is no book, as in the simulated world, the total comes from here. A `TorchDispatchMode`
-sees the result of every operation; a storage not seen before is a birth, and a weak reference to the storage's Python
-object (which torch keeps as long as the storage itself) sees its death.
+On a CPU each storage is looked up in the book of torch's allocator (cpu_book.py), the source of the total; without a
+book, as in the simulated world, the total comes from here. A `TorchDispatchMode` sees the result of every operation; a
+storage not seen before is a birth, and a weak reference to the storage's Python object (which torch keeps as long as
+the storage itself) reports its death.
 
-More is looked at. A tensor that wraps others (a DTensor) has no memory of its own and stands for those
-inside. And a storage may be resized in place, without an operation, as FSDP2 frees and takes the memory of gathered
-parameters: that is a death and a birth at the same place.
+Two special cases. A tensor that wraps others (a DTensor) has no memory of its own and represents those inside. And a
+storage may be resized in place, without an operation, as FSDP2 does to free and allocate gathered parameters: that is a
+death and a birth at the same site.
 
-A step has some hundred thousand operations, so what is done at each of them is short: torch's own wrapper around a
-mode's function, which keeps its compiler out, costs more than the function (`leave_uncompiled`).
+A step has some hundred thousand operations, so the work at each must be short: torch's own wrapper around a mode's
+function, which keeps its compiler out, costs more than the function (`leave_uncompiled`).
 """
 
 from __future__ import annotations
@@ -33,54 +33,54 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """One storage while it lives, and after."""
+    """One storage, alive or dead."""
 
     serial: int
     nbytes: int
     device: str
     """Device type: `cpu`, `cuda`."""
     pointer: int
-    """Address by which its allocator knows it; 0 where nobody asks one."""
+    """Address for its allocator; 0 if no allocator is asked."""
     birth: Any
-    """What the observer said of the place of birth; opaque here."""
+    """Site of its birth, from the observer; opaque here."""
     block: int = 0
-    """Serial number of its block in the book of torch's CPU allocator; 0 where it is in none."""
+    """Serial number of its block in the book of torch's CPU allocator; 0 without one."""
     alive: bool = True
     reference: Any = None
     is_adopted: bool = False
-    """Whether nobody saw its birth."""
+    """True if its birth was not seen."""
     is_page_locked: bool = False
-    """Whether it lies in host memory that torch's allocator has page-locked."""
+    """True if it is in page-locked host memory of torch's allocator."""
 
 
 _NO_OPERATIONS = ("frombuffer", "from_dlpack")
-"""Functions of torch that make a tensor over somebody else's memory, past the dispatcher."""
+"""Functions of torch that make a tensor over foreign memory, past the dispatcher."""
 
 _UNASKED: Any = object()
-"""Of an operation whose listener nobody has looked for."""
+"""Marks an operation whose listener has not been looked up yet."""
 
 Listener = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
-"""Hears of an operation: its arguments, its named arguments, its result."""
+"""Called with an operation's arguments, named arguments and result."""
 
 Event = tuple[Storage, int]
-"""A storage and by how many bytes it grew (negative: shrank or died), in order of time."""
+"""A storage and its growth in bytes (negative: shrank or died), in order of time."""
 
 
 class StorageCounter(TorchDispatchMode):
     """Counts storages while active; deaths are counted also while it is not.
 
-    `observe` is asked once at each birth and its answer kept as `Storage.birth`.
+    `observe` is called once at each birth; its result becomes `Storage.birth`.
     """
 
     _counts_fakes = False
-    """Whether tensors without memory stand for ones that have some."""
+    """True if tensors without memory represent ones with memory."""
 
     finds_page_locked = False
-    """Whether each new storage on the host is asked if it is page-locked, a call of CUDA's driver."""
+    """True to check whether each new host storage is page-locked, a call of CUDA's driver."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch shall wrap the function below in one that turns its compiler off and on again."""
+        """False: torch need not wrap the function below to turn its compiler off and on again."""
         return False
 
     def __init__(self, observe: Callable[[], Any] = lambda: None) -> None:
@@ -97,12 +97,12 @@ class StorageCounter(TorchDispatchMode):
         self._leaves_out = False
         self._adopts = False
         self.born_before: Callable[[int], Any] = lambda _: None
-        """What another counter said of the birth of a storage that this one did not see, by its key; None: neither."""
+        """Site of a storage from another counter that saw its birth, by key; None if neither did."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operation, then look at what it gave back; one on wrappers comes again for what they wrap."""
+        """Run the operation, then count its result; an operation on wrappers comes again for the wrapped tensors."""
         if types and any(map(is_wrapper, types)):
             return NotImplemented
         if kwargs is None:
@@ -111,7 +111,7 @@ class StorageCounter(TorchDispatchMode):
             out = func(*args, **kwargs)
         else:
             before = self._book.begin()
-            try:
+            try:  # an operation that raises must not stay the current one of this thread
                 out = func(*args, **kwargs)
             finally:
                 self._book.end(before)
@@ -123,8 +123,8 @@ class StorageCounter(TorchDispatchMode):
             listener(args, kwargs, out)
         return out
 
-    def _listener(self, func: Any) -> Listener | None:  # noqa: ARG002 -- for those who listen
-        """Who hears of each call of an operation, its arguments and its result."""
+    def _listener(self, func: Any) -> Listener | None:  # noqa: ARG002 -- for subclasses
+        """Listener for each call of an operation; None for none."""
         return None
 
     def __enter__(self) -> Self:
@@ -137,21 +137,21 @@ class StorageCounter(TorchDispatchMode):
         self.leave_resizes()
 
     @contextmanager
-    def in_another_thread(self) -> Iterator[None]:
-        """Count what this thread makes too: a mode is one thread's. Resizes are heard of from all threads already."""
+    def counting_thread(self) -> Iterator[None]:
+        """Count this thread's tensors too: a mode covers one thread. Resizes are seen in all threads anyway."""
         super().__enter__()  # type: ignore[no-untyped-call] # torch leaves both untyped
         yield
         super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def watch_resizes(self) -> None:
-        """From now on hear of storages that are resized in place, and of tensors that no operation makes."""
+        """Start to observe storages that are resized in place, and tensors that no operation makes."""
         resize = torch.UntypedStorage.resize_
 
         def heard(storage: torch.UntypedStorage, nbytes: int) -> Any:
             out = resize(storage, nbytes)
             old = self.live.get(storage._cdata)
             if old is not None and old.nbytes != storage.nbytes():
-                self._reborn(storage, old.is_page_locked)  # by the allocator that it is of
+                self._reborn(storage, old.is_page_locked)  # its allocator stays the same
             return out
 
         self._replaced = [(torch.UntypedStorage, "resize_", resize)]
@@ -162,7 +162,7 @@ class StorageCounter(TorchDispatchMode):
             setattr(torch, name, self._seeing(make))
 
     def leave_resizes(self) -> None:
-        """Hear of them no more."""
+        """Stop observing them."""
         for owner, name, function in self._replaced:
             setattr(owner, name, function)
         self._replaced = []
@@ -171,7 +171,7 @@ class StorageCounter(TorchDispatchMode):
         @wraps(make)
         def seen(*args: Any, **kwargs: Any) -> Any:
             out = make(*args, **kwargs)
-            if self._replaced:  # a module imported meanwhile may have taken this function for good
+            if self._replaced:  # a module imported in the meantime may keep this function
                 self.see(out)
             return out
 
@@ -186,14 +186,14 @@ class StorageCounter(TorchDispatchMode):
                 self.see(item)
 
     def leave_out(self, tensor: torch.Tensor) -> None:
-        """Count its storage never, however often it is seen: its memory is nobody's."""
+        """Never count its storage, however often it is seen (pages of a mapped file)."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         self._left_out[key] = weakref.ref(storage, lambda _: self._left_out.pop(key, None))
 
     @contextmanager
     def leaving_out(self) -> Iterator[None]:
-        """Leave out what is first seen while open."""
+        """Leave out storages that are first seen while open."""
         self._leaves_out = True
         try:
             yield
@@ -201,15 +201,15 @@ class StorageCounter(TorchDispatchMode):
             self._leaves_out = False
 
     def find(self, tensor: torch.Tensor) -> Storage | None:
-        """The counted storage under `tensor`, if it was seen; of a wrapper, that under the first tensor inside."""
+        """Counted storage of `tensor`, if it was seen; for a wrapper, that of the first tensor inside."""
         while is_wrapper(type(tensor)):
             tensor = _inside(tensor)[0]
         return self.live.get(tensor.untyped_storage()._cdata)
 
     def adopt_reachable(self) -> None:
-        """Count every tensor that Python's garbage collector can reach, gradients included.
+        """Count every tensor that Python's garbage collector can reach, including gradients.
 
-        Asked when the counter is turned on again after steps without it.
+        Used when the counter is turned on again after steps without it.
         """
         self._adopts = True
         things = gc.get_objects()
@@ -222,7 +222,7 @@ class StorageCounter(TorchDispatchMode):
         self._adopts = False
 
     def adopt_of(self, earlier: StorageCounter, is_wanted: Callable[[Storage], bool]) -> None:
-        """Count what `earlier` saw born and still counts, as far as it is wanted, with what it said of its birth."""
+        """Count the wanted storages that `earlier` still counts, with their sites."""
         for entry in list(earlier.live.values()):
             storage = None if entry.reference is None else entry.reference()
             if storage is not None and storage._cdata not in self.live and is_wanted(entry):
@@ -230,9 +230,9 @@ class StorageCounter(TorchDispatchMode):
                 self._keep(storage, Storage(self._serial, entry.nbytes, entry.device, entry.pointer, entry.birth))
 
     def keep_book(self, book: CpuBook) -> None:
-        """From now on say of each storage on the CPU which block of the book it stands on."""
+        """Find the block of the book under each storage on the CPU, from now on."""
         self._book = book
-        book.forget_foreign()  # by whoever counted before, and may be gone
+        book.forget_foreign()  # reported by an earlier counter, which may be gone
         for storage in self.live.values():
             self._find_block(storage)
 
@@ -255,7 +255,7 @@ class StorageCounter(TorchDispatchMode):
                 self.leave_out(tensor)
             elif nbytes and storage._cdata not in self._left_out:
                 device = tensor.device.type
-                # It has memory, or stands for one that has: DTensor works out shapes with fake tensors.
+                # A meta storage has no memory, unless it represents some: DTensor computes shapes with fake tensors.
                 if device != "meta" and (self._counts_fakes or storage.device.type != "meta"):
                     self._add(storage, nbytes, device, self._is_page_locked(tensor, device))
         elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
@@ -274,7 +274,7 @@ class StorageCounter(TorchDispatchMode):
         self._keep(storage, entry)
 
     def _reborn(self, storage: torch.UntypedStorage, is_page_locked: bool) -> None:
-        """The memory that was there is gone; what is there now was born where the first was."""
+        """Replace a resized storage: the old memory is gone, the new one has the same site."""
         old = self.live[storage._cdata]
         self._die(storage._cdata, old, None)
         self._serial += 1
@@ -294,7 +294,7 @@ class StorageCounter(TorchDispatchMode):
         booked = device == "cpu" and self._book is not None
         try:
             return storage.data_ptr() if booked or device == "cuda" else 0
-        except RuntimeError:  # of a tensor that somebody made to stand for another: it has a size and no memory
+        except RuntimeError:  # a placeholder for another tensor: it has a size but no memory
             return 0
 
     def _find_block(self, entry: Storage) -> None:
@@ -317,7 +317,7 @@ class StorageCounter(TorchDispatchMode):
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a (nested) list, or of a mapping such as transformers' outputs."""
+    """Tensors of a (nested) list, or of a mapping such as transformers' outputs."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple, Mapping)):
@@ -326,7 +326,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def leave_uncompiled(function: Any, *, with_calls: bool = False) -> None:
-    """Let torch's compiler pass over a function for ever, `with_calls` over all that it calls, too."""
+    """Exclude a function from torch's compiler for good, `with_calls` everything that it calls too."""
     dynamo: Any = eval_frame
     actions = dynamo._FrameAction
     below = actions.SKIP if with_calls else actions.DEFAULT
@@ -338,7 +338,7 @@ leave_uncompiled(StorageCounter.__torch_dispatch__, with_calls=True)
 
 @cache
 def is_wrapper(kind: type) -> bool:
-    """Whether tensors of a type only stand for others (torch's protocol for traceable wrapper subclasses)."""
+    """True if tensors of this type only wrap others (torch's protocol for traceable wrapper subclasses)."""
     return hasattr(kind, "__tensor_flatten__")
 
 

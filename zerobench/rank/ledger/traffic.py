@@ -1,4 +1,4 @@
-"""What a rank hands to collectives and kernels in each phase: bytes by kind, floating-point operations, their order."""
+"""Counts the collectives and kernels of a rank in each phase: bytes by kind, floating-point operations, their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerobench.records.records import CollectiveTraffic, CountedFlops
 
 @dataclass
 class Traffic:
-    """Collectives and FLOPs of one rank by phase, while `phase` says which one is under way."""
+    """Collectives and FLOPs of one rank by phase; `phase` is the current one."""
 
     phase: tuple[StepKind, Phase] | None = None
     _calls: dict[tuple[StepKind, Phase, str, int, int | None], list[int]] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Traffic:
 
     @contextmanager
     def counted(self, step: StepKind, phase: Phase) -> Iterator[None]:
-        """Count what happens inside as part of `phase`."""
+        """Count everything inside as part of `phase`."""
         self.phase = (step, phase)
         if self.issued is not None:
             self.issued.add(PhaseStart(phase.value))
@@ -48,7 +48,7 @@ class Traffic:
             self._recorder = Recorder(self._recorder.most_items)
 
     def record_order(self, stream: Callable[[], int], most_items: int | None = None) -> None:
-        """From now on take down what a steady step issues; `stream` says which stream is current.
+        """Record the issue order of steady steps from now on; `stream` returns the current stream.
 
         A step of more than `most_items` has no trace.
         """
@@ -56,23 +56,23 @@ class Traffic:
 
     @property
     def issued(self) -> Recorder | None:
-        """What takes it down, while a steady step is under way."""
+        """Recorder of the issue order during a steady step, else None."""
         if self._is_paused:
             return None
         is_steady = self.is_between if self.phase is None else self.phase[0] is StepKind.STEADY
         return self._recorder if is_steady else None
 
     def trace(self) -> str | None:
-        """The steady step's order, packed (zerobench.estimate.time.trace); None where nobody took it down."""
+        """Packed issue order of the steady step (zerobench.estimate.time.trace); None if it was not recorded."""
         trace = None if self._recorder is None else self._recorder.trace()
         return None if trace is None else trace.pack()
 
     def collective(
         self, kind: str, group_size: int, message_bytes: int, num_nodes: int | None = None
     ) -> Callable[[], None] | None:
-        """One call of a collective among `group_size` ranks, which lie on `num_nodes` nodes.
+        """Count one call of a collective among `group_size` ranks on `num_nodes` nodes.
 
-        Where order is taken down, gives what is to be called by those who wait for it.
+        While the issue order is recorded, returns a function to call when the collective is awaited.
         """
         if group_size <= 1:
             return None
@@ -90,12 +90,12 @@ class Traffic:
             self.issued.add(CollectiveWait(self._stream(), number))
 
     def add_flops(self, flops: int) -> None:
-        """Operations of a kernel."""
+        """Count floating-point operations of a kernel."""
         if self.phase is not None:
             self._flops[self.phase] = self._flops.get(self.phase, 0) + flops
 
     def collectives(self) -> list[CollectiveTraffic]:
-        """All that was heard."""
+        """All collectives counted so far."""
         return [
             CollectiveTraffic(
                 step=step,
@@ -110,5 +110,5 @@ class Traffic:
         ]
 
     def flops(self) -> list[CountedFlops]:
-        """All that was counted."""
+        """All operations counted so far."""
         return [CountedFlops(step=step, phase=phase, flops=flops) for (step, phase), flops in self._flops.items()]

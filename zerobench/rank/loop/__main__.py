@@ -1,6 +1,6 @@
-"""Entry of one rank: start the node's sampler before anything heavy, run, and always leave a record.
+"""Entry of one rank: starts the node's sampler before any heavy import, runs the trial, and always leaves a record.
 
-The process ends by os._exit: some builds of torch abort at interpreter exit after right results.
+The process ends with os._exit, since some builds of torch abort at interpreter exit after correct results.
 """
 
 import argparse
@@ -13,9 +13,8 @@ from pathlib import Path
 from zerobench.common.rank_processes import leave
 from zerobench.config.derived.step_plan import plan_steps
 from zerobench.config.trial.trial import Evidence, TrialSpec
-from zerobench.rank.loop.launched import one_of, read_rank
+from zerobench.rank.loop.launched import find_own_programs, one_of, read_rank
 from zerobench.rank.nvml.sampler import Sampler
-from zerobench.rank.training.programs import find_own_programs
 from zerobench.records.folder import TrialFolder, write_whole
 from zerobench.records.progress import ProgressFile
 from zerobench.records.records import RankRecord
@@ -60,9 +59,9 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
 
 
 def _start_sampler(folder: TrialFolder, node: int) -> Sampler | None:
-    """One sampler per node over the devices that the trial may use, started by its first rank before any CUDA context.
+    """Start the node's sampler over the devices of the trial, in its first rank, before any CUDA context.
 
-    The other ranks do not wait: importing torch takes them longer than the sampler takes for its baseline.
+    Other ranks do not wait: importing torch takes longer than the sampler's baseline.
     """
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return None

@@ -1,14 +1,14 @@
-"""Saves and loads of one rank within a trial: when, how long, with how much more memory; and the fault on purpose.
+"""Checkpoint saves and loads of one rank within a trial, with time and extra memory; and the intentional fault.
 
-One for ranks of every framework: who is to save, and how ranks wait for each other, is handed in.
+Shared by the ranks of all frameworks: saver and barrier are passed in.
 
-A save is timed from the moment all ranks are ready to the moment the last file of the last rank is on the disk, and
-counts only then: the folder is renamed. The one before is deleted after that, so two lie there at most. A load is
-timed after the kernel was asked to forget the files, until all ranks have what they need.
+A save is timed from the moment all ranks are ready until the last file of the last rank is on the disk. Only then is
+the folder renamed, which makes the checkpoint count, and the previous one deleted: at most two exist. A load is timed
+from after the kernel drops the files from its cache until all ranks have loaded.
 
-Memory is the kernel's and the allocator's peak within it, since most of what is held for a moment is no tensor (buffers
-of pickle, of writers' threads). Resident memory tells the truth only while malloc is pinned
-(zerobench.rank.ledger.host): of saves after that there is none.
+Memory is the peak of the kernel and the allocator, since most transient memory is no tensor (buffers of pickle, of
+writer threads). Resident memory is correct only while malloc is pinned (zerobench.rank.ledger.host); later saves have
+no figure.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ from zerobench.records.records import CheckpointTransfer, Failure, RankRecord
 
 
 class Saver(Protocol):
-    """What is saved and loaded: each rank's part in the training."""
+    """Saves and loads one rank's part of the training state."""
 
     def save(self, folder: Path) -> None:
-        """Write this rank's part into `folder`, which is there and empty."""
+        """Write this rank's part into `folder`, which exists and is empty."""
 
     def load(self, folder: Path) -> None:
-        """Go on from what all ranks wrote."""
+        """Continue from the files of all ranks."""
 
 
 class Peers(Protocol):
     """The other ranks, and the device of this one."""
 
     def barrier(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait for all ranks."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has finished its work."""
 
     def start_device_peak(self) -> int | None:
-        """What is allocated on the device now, from where its peak is counted anew; None on a CPU."""
+        """Reset the device's peak; return the bytes allocated now, None on a CPU."""
 
     def device_peak(self) -> int | None:
-        """The most that was allocated on it since."""
+        """Most bytes allocated on the device since then."""
 
 
 class Checkpoints:
-    """What this rank saves, loads and dies of. Without a checkpoint in the trial, nothing."""
+    """Saves, loads and intentional death of this rank; does nothing if the trial has no checkpoint."""
 
     is_malloc_pinned = True
-    """Whether resident memory tells the truth; whoever lets malloc loose says so."""
+    """True while resident memory is correct; set to False when malloc is unpinned."""
 
     def __init__(self, trial: TrialSpec, folder: TrialFolder, rank: Rank, peers: Peers, record: RankRecord) -> None:
         self._asked = trial.checkpoint if trial.evidence is Evidence.MEASURED else None
@@ -82,12 +82,13 @@ class Checkpoints:
         self._rank = rank
         self._peers = peers
         self._record = record
-        self._from = _resume_from(folder)
+        resume = folder.resume_from
+        self._from = ResumeFrom.model_validate_json(resume.read_bytes()).checkpoint if resume.exists() else None
         self.position = Position(step=0, losses=[])
-        """What had been done before this launch."""
+        """Progress of the training before this launch."""
 
     def is_due(self, step: int) -> bool:
-        """Whether all ranks save now that `step` steps are done. A second launch saves nothing more."""
+        """True if all ranks save after `step` steps. A second launch saves nothing more."""
         if self._asked is None or self._from is not None:
             return False
         return step % self._asked.every_steps == 0 and step < self._num_steps
@@ -103,13 +104,13 @@ class Checkpoints:
             self._peers.barrier()
             if self._rank.local_rank == 0:
                 flush_to_disk(part)
-        self._peers.barrier()  # all have looked at the files where they lie
+        self._peers.barrier()  # all ranks have measured the files before the folder is renamed
         if self._is_first:
             self._put_in_place(part, Position(step=step, losses=losses))
         self._peers.barrier()
 
     def load(self, saver: Saver) -> None:
-        """Where this is a second launch, go on from the first one's checkpoint."""
+        """In a second launch, continue from the checkpoint of the first."""
         if self._from is None:
             return
         dropped = drop_page_cache(self._from) if self._rank.local_rank == 0 else None
@@ -120,7 +121,7 @@ class Checkpoints:
         self._record.checkpoints[-1].page_cache_dropped = dropped
 
     def die_if_due(self, step: int, last_words: Callable[[], None]) -> None:
-        """Where the trial asks for it, end this rank by SIGKILL with `step` steps done, its record written before."""
+        """If the trial asks for it, write the record and end this rank with SIGKILL after `step` steps."""
         fault = None if self._asked is None or self._from is not None else self._asked.fault
         if fault is None or (fault.rank, fault.step) != (self._rank.rank, step):
             return
@@ -144,10 +145,10 @@ class Checkpoints:
 
     @contextmanager
     def _timed(self, kind: str, step: int, folder: Path) -> Iterator[None]:
-        """Account for a save or a load by all ranks: seconds, bytes, peaks."""
+        """Record a save or load by all ranks: seconds, bytes, peaks."""
         self._peers.synchronize()
         self._peers.barrier()
-        tells = self.is_malloc_pinned and reset_peak_resident()
+        has_peak = self.is_malloc_pinned and reset_peak_resident()
         on_gpu = self._peers.start_device_peak()
         rss, start_s = resident_bytes(), time.time()
         self._start = time.perf_counter()
@@ -162,15 +163,15 @@ class Checkpoints:
                 seconds=seconds,
                 own_s=self._own_s,
                 size_bytes=size_bytes(folder),
-                rss_before_bytes=rss if tells else None,
-                rss_peak_bytes=_peak_resident_since(rss) if tells else None,
+                rss_before_bytes=rss if has_peak else None,
+                rss_peak_bytes=_peak_resident_since(rss) if has_peak else None,
                 device_before_bytes=on_gpu,
                 device_peak_bytes=self._peers.device_peak(),
             )
         )
 
     def _put_in_place(self, part: Path, position: Position) -> None:
-        """Name the new checkpoint as one that is whole, then delete the one before."""
+        """Rename the new checkpoint as complete, then delete the previous one."""
         before = last(self._base)
         write_whole(part / "position.json", position.model_dump_json())
         part.rename(whole(self._base, position.step))
@@ -178,16 +179,11 @@ class Checkpoints:
             shutil.rmtree(before)
 
 
-def _resume_from(folder: TrialFolder) -> Path | None:
-    path = folder.resume_from
-    return ResumeFrom.model_validate_json(path.read_bytes()).checkpoint if path.exists() else None
-
-
 def _peak_resident_since(start_bytes: int) -> int | None:
-    """The largest resident size since it was `start_bytes`.
+    """Largest resident size since it was `start_bytes`.
 
-    Linux counts pages per CPU and adds them up exactly where it tells the present size, but not where it keeps the
-    largest (percpu_counter_read_positive): a phase that only frees may have a peak pages below its start.
+    Linux sums its per-CPU page counters exactly for the current size but not for the peak
+    (percpu_counter_read_positive): a phase that only frees may have a peak a few pages below its start.
     """
     peak = peak_resident_bytes()
     return None if peak is None else max(peak, start_bytes)

@@ -1,9 +1,9 @@
 """Starts the ranks of a Horovod trial: Horovod's own rendezvous server, and processes that find each other through it.
 
-`horovodrun` does the same and more: it puts each rank's command together as a line for a shell, starts helper processes
-for every rank, lets its server listen to all interfaces, and exits with 1 whatever a rank died of. Here that server (a
-key-value store over HTTP, horovod/runner/http/http_server.py) is set up as horovodrun does (gloo_run.py, launch_gloo)
-but listens on the loopback interface alone, on a port that the kernel chose; rank_processes.py starts the ranks.
+Replaces `horovodrun`, which builds each rank's command as a shell line, starts helper processes for every rank, listens
+on all interfaces, and exits with 1 whatever a rank died of. The server (a key-value store over HTTP,
+horovod/runner/http/http_server.py) is set up as horovodrun does (gloo_run.py, launch_gloo) but listens only on the
+loopback interface, on a port that the kernel chose; rank_processes.py starts the ranks.
 """
 
 import argparse
@@ -22,8 +22,8 @@ _LOOPBACK = "127.0.0.1"
 
 
 def horovod_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """What Horovod's core reads of rank `rank` of one machine (horovod/runner/gloo_run.py, create_slot_env_vars and
-    create_run_env_vars).
+    """Environment of rank `rank` on one machine for Horovod's core (horovod/runner/gloo_run.py, create_slot_env_vars
+    and create_run_env_vars).
     """
     return {
         "HOROVOD_HOSTNAME": "localhost",
@@ -42,7 +42,7 @@ def horovod_environment(rank: int, world_size: int, port: int) -> dict[str, str]
 
 
 def main() -> int:
-    """Serve the rendezvous, run the ranks; the exit status of the first that failed."""
+    """Serve the rendezvous and run the ranks; returns the exit status of the first that failed."""
     parser = argparse.ArgumentParser(prog="zerobench.rank.loop.horovod_launcher", description=__doc__)
     parser.add_argument("--trial-folder", type=Path, required=True, help="folder that holds trial.json")
     folder = TrialFolder(parser.parse_args().trial_folder)
@@ -55,7 +55,7 @@ def main() -> int:
 
 @contextmanager
 def _rendezvous(world_size: int) -> Iterator[int]:
-    """The port at which ranks find each other."""
+    """Serve the rendezvous while open; yields its port."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

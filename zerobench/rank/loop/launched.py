@@ -1,16 +1,29 @@
-"""Who this process is, as its launcher said; read before torch is imported."""
+"""Prepares a rank's process before torch is imported: identity from the launcher, programs of its environment."""
 
 import os
 import socket
+import sys
+from pathlib import Path
 
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.records.progress import Rank
 
 
-def read_rank(ranks_per_node: int) -> Rank:
-    """Read RANK, LOCAL_RANK and WORLD_SIZE from the environment; alone where nothing is set.
+def find_own_programs() -> None:
+    """Let torch find this environment's ninja, also if the environment is not activated.
 
-    Every launcher that we start numbers the ranks node by node, so the node follows from the rank.
+    Kernels compiled by one ninja look stale to another, so runs with and without an activated shell would recompile
+    them every time.
+    """
+    ours, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    if ours not in path.split(os.pathsep):
+        os.environ["PATH"] = f"{ours}{os.pathsep}{path}"
+
+
+def read_rank(ranks_per_node: int) -> Rank:
+    """Read RANK, LOCAL_RANK and WORLD_SIZE from the environment; a single rank if nothing is set.
+
+    All supported launchers number the ranks node by node, so the node follows from the rank.
     """
     rank = int(os.environ.get("RANK", "0"))
     return Rank(
@@ -24,7 +37,7 @@ def read_rank(ranks_per_node: int) -> Rank:
 
 
 def one_of(trial: TrialSpec) -> Rank:
-    """The rank that this process plays alone, where the trial is predicted; it has one device and one node."""
+    """Rank that this process plays alone in a predicted trial, on one device of one node."""
     return Rank(
         rank=trial.prediction.rank,
         local_rank=0,

@@ -1,9 +1,9 @@
-"""How many times longer this processor takes for a product in bf16 than in fp32, printed as one number.
+"""Prints the slowdown of a bf16 product against fp32 on this processor, as one number.
 
-torch multiplies 16-bit matrices by oneDNN where the processor has instructions that oneDNN knows (AVX-512 and later),
-and otherwise by loops that take up to 60 times as long as fp32 does (torch 2.13, aten/src/ATen/native/CPUBlas.cpp,
-gemm). No flag of the processor says so alone: ONEDNN_MAX_CPU_ISA turns instructions off too. So it is tried, in
-milliseconds, in a process of its own: `python -m zerobench.rank.loop.probe_bf16`.
+torch multiplies 16-bit matrices with oneDNN if the processor has suitable instructions (AVX-512 and later), otherwise
+in loops that take up to 60 times as long as fp32 (torch 2.13, aten/src/ATen/native/CPUBlas.cpp, gemm). Processor flags
+do not decide alone, since ONEDNN_MAX_CPU_ISA can disable instructions. So it is measured, in milliseconds, in a
+separate process: `python -m zerobench.rank.loop.probe_bf16`.
 """
 
 import time
@@ -15,7 +15,7 @@ ROUNDS = 5
 
 
 def slowdown() -> float:
-    """The worse of two layouts, as weights have them in the forward and in the backward pass."""
+    """Slowdown of the worse of two layouts, those of weights in the forward and in the backward pass."""
     return max(
         _seconds(torch.bfloat16, turned=is_turned) / _seconds(torch.float32, turned=is_turned)
         for is_turned in (False, True)
@@ -23,7 +23,7 @@ def slowdown() -> float:
 
 
 def _seconds(dtype: torch.dtype, *, turned: bool) -> float:
-    """The shortest of a few products: what else the machine does only ever makes one longer."""
+    """Shortest time of a few products: other load on the machine can only make one longer."""
     left = torch.ones(ROWS, INNER, dtype=dtype)
     right = torch.ones(COLUMNS, INNER, dtype=dtype).T if turned else torch.ones(INNER, COLUMNS, dtype=dtype)
     left @ right  # the first one also chooses the kernel

@@ -1,4 +1,4 @@
-"""One rank's trial from start to end: build, first step, memory steps, timed steps, record."""
+"""Runs one rank's trial from start to end: build, first step, memory steps, timed steps, record."""
 
 import itertools
 import json
@@ -23,10 +23,9 @@ from zerobench.config.models.parameters import ParameterCounts
 from zerobench.config.trial.backward import backward_pass
 from zerobench.config.trial.trial import Compile, CrossEntropy, TrialSpec
 from zerobench.estimate.memory.deepspeed.departures import departures
-from zerobench.rank.ledger.acting_versions import acting_versions
 from zerobench.rank.ledger.course import write_courses
 from zerobench.rank.ledger.device import Device
-from zerobench.rank.ledger.engine_config import count_parameters_built, weights_built
+from zerobench.rank.ledger.engine_config import acting_versions, count_parameters_built, weights_built
 from zerobench.rank.ledger.held import REFUSED
 from zerobench.rank.ledger.host import resident_bytes, unpin_malloc
 from zerobench.rank.ledger.ledger import Ledger
@@ -58,7 +57,7 @@ _UNKNOWN_PROCESS = (
 
 
 class RankRun:
-    """The trial on this rank. `record` grows as it goes, so that a failure keeps what was measured before it."""
+    """The trial on this rank. `record` grows as it runs, so that a failure keeps earlier measurements."""
 
     def __init__(self, trial: TrialSpec, folder: TrialFolder, rank: Rank, progress: ProgressFile) -> None:
         self.trial = trial
@@ -85,7 +84,7 @@ class RankRun:
         )
 
     def run(self) -> None:
-        """Run the whole trial; the record says completed only at its end."""
+        """Run the whole trial; the record's status becomes completed only at its end."""
         device = self._open_device()
         ds_config = self._read_ds_config()
         self._announce_compilation(ds_config, device)
@@ -113,7 +112,7 @@ class RankRun:
         self._progress.say("done", len(plan_steps(self.trial)), always=True)
 
     def _look(self, strategy: Strategy, device: Device, reader: DeviceReader | None) -> None:
-        """Set up everything that looks at memory."""
+        """Set up everything that observes memory."""
         world = self.world
         self._nvme = world.nvme(swap_folder(self.trial, self.folder), self.rank.rank)
         self._ledger = Ledger(
@@ -132,7 +131,7 @@ class RankRun:
     def _open_device(self) -> Device:
         self.device = device = self.world.open_device(self.rank)
         device.held = lambda: self._ledger.held(self.marks.phase)
-        if self.world.trains:  # else the memory that was refused is not that of the trial
+        if self.world.trains:  # otherwise host memory that is refused is not the trial's
             device.host_standing = lambda: self._ledger.host_standing(self.marks.phase, REFUSED)
         device.snapshot = self.folder.memory_snapshot(self.rank.rank)
         device.watch_refusals()
@@ -159,7 +158,7 @@ class RankRun:
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")
 
     def _join(self, device: Device) -> DeviceReader | None:
-        """Make the CUDA context, then the collectives' buffers, with a reading of the driver after each."""
+        """Create the CUDA context, then the collectives' buffers, with a driver reading after each."""
         reader = self.world.reader(device)
         before = _used(reader)
         if device.is_cuda:
@@ -220,7 +219,7 @@ class RankRun:
             )
 
     def _train(self, strategy: Strategy, device: Device) -> None:
-        """All planned steps; where nothing is trained, those watched and those that settle the strategy."""
+        """Run the planned steps; without values, only tracked steps and those that settle the strategy."""
         vocab_size = int(strategy.module.config.vocab_size)  # type: ignore[union-attr, arg-type] # transformers is untyped
         data = self.world.micro_batches(self.rank, vocab_size)
         planned = [step for at, step in enumerate(plan_steps(self.trial)) if self._takes(at, step.kind)]
@@ -234,13 +233,13 @@ class RankRun:
         numbers = range(len(planned))
         for (kind, leads), indices in itertools.groupby(numbers, lambda at: (kinds[at], leads_to_memory(kinds, at))):
             self._begin(kind)
-            with self._as_kind_needs(kind, strategy, leads_to_memory=leads):
+            with self._step_context(kind, strategy, leads_to_memory=leads):
                 for index in indices:
                     self._step(strategy, device, data, index, planned[index])
 
     @contextmanager
-    def _as_kind_needs(self, kind: str, strategy: Strategy, *, leads_to_memory: bool) -> Iterator[None]:
-        """What steps of a kind are run under."""
+    def _step_context(self, kind: str, strategy: Strategy, *, leads_to_memory: bool) -> Iterator[None]:
+        """Context of steps of a kind."""
         with ExitStack() as stack:
             if kind in UNDER_LEDGER:
                 stack.enter_context(eagerly(self.trial))
@@ -250,16 +249,16 @@ class RankRun:
             yield
 
     def _takes(self, index: int, kind: str) -> bool:
-        """Whether such a step tells anything in this world: a rank alone communicates with nobody."""
+        """True if this world runs such a step: a rank alone has nothing to communicate."""
         if kind == "communication":
             return self.world.trains and not self.world.is_alone
         settles = index < strategy_info(self.trial.strategy).settled_after_steps
         return self.world.trains or kind in UNDER_LEDGER or settles
 
     def _begin(self, kind: str) -> None:
-        """Steps of another kind: timed ones come without the book of the allocator, and without a pinned malloc.
+        """Begin steps of another kind: timed ones run without the allocator's book and with malloc unpinned.
 
-        Malloc is let loose once, after the first steps that memory is measured in.
+        Malloc is unpinned once, after the first memory steps.
         """
         if kind == "memory":
             self.world.settle()
@@ -274,14 +273,14 @@ class RankRun:
     def _step(
         self, strategy: Strategy, device: Device, data: Iterator[torch.Tensor], index: int, planned: PlannedStep
     ) -> None:
-        """One optimizer step. The batch is on the device before the step's clock starts."""
+        """Run one optimizer step. The batch is on the device before the step's clock starts."""
         self.marks.step_index, self.marks.kind = index, planned.kind
         count = micro_batches_read(self.trial, self.rank.rank, planned.tokens)
         batches = [next(data).to(device.torch_device) for _ in range(count)]
         if index < self._checkpoints.position.step:
-            return  # an earlier launch took it; its data is passed over, so that this one goes on with its own
+            return  # an earlier launch took this step; reading its data keeps the order
         self._checkpoints.die_if_due(index, lambda: self._collect(strategy))
-        if planned.kind == "memory":  # of several the last one is reported
+        if planned.kind == "memory":  # the last of several is reported
             for kept in (self._ledger, self.world.traffic, self._nvme):
                 kept.forget(StepKind.STEADY)
         if planned.kind in UNDER_LEDGER:
@@ -317,11 +316,11 @@ class RankRun:
         self.record.batches.append(StepBatch(kind=planned.kind, tokens=planned.tokens, device_peak_bytes=peak))
 
     def _tell_peak(self) -> None:
-        """Let the next word of progress have what the ledger has just entered."""
+        """Put the ledger's latest peak into the next progress message."""
         self._progress.peak_by_category = self._ledger.parts_at_peak(self._memory.kind, Place.DEVICE)
 
     def _waited(self, strategy: Strategy) -> float | None:
-        """Seconds of the step just timed in which the rank waited for others; None where nobody knows."""
+        """Seconds of the last timed step in which the rank waited for others; None if unknown."""
         if not strategy.waits_between_phases:
             return strategy.wait_s
         time = self.record.step_times[-1]
@@ -329,7 +328,7 @@ class RankRun:
         return max(0.0, time.step_s - sum(seconds for seconds in in_phases if seconds is not None))
 
     def _collect(self, strategy: Strategy) -> None:
-        """Put into the record what the phases left, also after a failure."""
+        """Put the results of all phases into the record, also after a failure."""
         record = self.record
         record.context = self.world.outside_torch() or record.context
         record.marks = self.marks.marks
@@ -348,7 +347,7 @@ class RankRun:
         record.notes += [*self._ledger.notes, *self._ledger.unattributed_notes()]
 
     def _gather_losses(self) -> None:
-        """Average the losses over the ranks, after all steps and with each checkpoint, so that no step waits for it."""
+        """Average the losses over the ranks after all steps and at each checkpoint, so that no step waits for it."""
         losses = torch.stack([loss.float() for loss in self._losses])
         before = self._checkpoints.position.losses
         self.record.losses = before + self.world.mean_over_ranks(losses, num_loss_ranks(self.trial))

@@ -1,12 +1,13 @@
-"""Runs simulated or emulated trials for as long as it is asked: one process imports all, each trial is a fork of it.
+"""Runs simulated or emulated trials on request: one process imports everything, each trial is a fork of it.
 
     python -m zerobench.rank.loop.simulator --world simulated --jobs 2
 
-Reads a trial folder a line on standard input. Standard output has a line when a trial begins, `begun <process> <trial
-folder>`, and one when it has ended, `ended <exit status> <trial folder>`; a trial that did not fit its emulated GPU
-begins twice (with_room.py). Importing takes five seconds and a simulated trial often less, so a plan of many trials
-would mostly import. A fork, because DeepSpeed and torch keep much for the life of a process: the group, accelerator,
-patches. CUDA cannot be used on both sides of a fork, so nothing here may touch the emulated GPU before the first one.
+Reads a trial folder a line from standard input. Writes a line to standard output when a trial begins, `begun <process>
+<trial folder>`, and when it has ended, `ended <exit status> <trial folder>`; a trial that did not fit its emulated GPU
+begins twice (forked_trial.py). Importing takes five seconds, often longer than a simulated trial, so that a plan of
+many trials would mostly import. Trials are forks because DeepSpeed and torch keep state for the life of a process:
+group, accelerator, patches. CUDA cannot be used on both sides of a fork, so nothing here may touch the emulated GPU
+before.
 """
 
 import argparse
@@ -53,7 +54,7 @@ _PRELOADED = (
     "zerobench.rank.strategies.zero",
     "zerobench.rank.worlds.simulation.shortcuts",
 )
-"""What every trial imports, most of it only once its engine is built."""
+"""Modules that every trial imports, most of them only while it builds its engine."""
 
 _OF_ITS_WORLD = {
     Evidence.EMULATED: (
@@ -67,7 +68,7 @@ _OF_ITS_WORLD = {
         "zerobench.rank.worlds.simulation.attention",
     ),
 }
-"""And what those of one world do; its keys are the worlds that are played here."""
+"""Modules that trials of one world import; the keys are the worlds that are played here."""
 
 
 _WHERE_THERE = (
@@ -79,7 +80,7 @@ _WHERE_THERE = (
     "deepspeed.utils.pin_memory",
     "torch.profiler._cupti_monitor",
 )
-"""What the newest releases import besides; older ones have not all of it."""
+"""Modules that only the newest releases have."""
 
 
 def main() -> None:
@@ -89,8 +90,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="trials at the same time")
     asked = parser.parse_args()
     speaker = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is not taken for what is said here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; standard input says when to end
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not mix with our messages
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the end of standard input ends us
     import_everything(asked.world)
     if asked.world is Evidence.SIMULATED:
         read_everything()
@@ -98,13 +99,13 @@ def main() -> None:
 
 
 def import_everything(world: Evidence) -> None:
-    """What every trial needs, before the first fork; the device must be known before DeepSpeed is imported."""
+    """Import every module that trials need, before the first fork; the device must be set before DeepSpeed's import."""
     os.environ["DS_ACCELERATOR"] = "cuda" if world is Evidence.EMULATED else "cpu"
     if world is Evidence.SIMULATED:
         from zerobench.rank.worlds.simulation import device
 
         device.register()
-    with no_collection():  # a sixth of what the imports take
+    with no_collection():  # garbage collection would take a sixth of the imports' time
         for name in (*_PRELOADED, *_OF_ITS_WORLD[world]):
             import_module(name)
         for name in _WHERE_THERE:
@@ -118,25 +119,25 @@ def import_everything(world: Evidence) -> None:
 
     torch.set_num_threads(1)
     leave_to_forks()
-    # DeepSpeed asserts the alignment of its partitions, which a tensor without bytes has.
+    # DeepSpeed asserts the alignment of its partitions, which holds for a tensor without bytes.
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
 
 
 def read_everything() -> None:
-    """What each simulated trial would look at or read: a fork copies what it looks at. No real engine can run after."""
+    """Read everything that each simulated trial would read, since a fork copies it. No real engine can run after."""
     from zerobench.config.hardware.overheads import workspace_of
     from zerobench.rank.worlds.simulation.shortcuts import agree_with_absent_ranks
 
     agree_with_absent_ranks()
-    with suppress(UserError):  # of a file of the user's, which each trial says
+    with suppress(UserError):  # a faulty file of the user, which each trial reports
         workspace_of("")
 
 
 def leave_to_forks() -> None:
-    """Half a million objects that no trial made: collections, and looks for tensors, need not pass over them each time.
+    """Freeze the half million objects made so far, so that collections and searches for tensors skip them.
 
-    Python looks at all objects once a quarter is new, and takes frozen ones for none: left to itself a trial would
-    collect far more often here than in a process of its own.
+    Python runs a full collection once a quarter of all objects is new, and does not count frozen ones: without a higher
+    threshold a trial would collect far more often here than in a process of its own.
     """
     gc.collect()
     gc.freeze()
@@ -144,25 +145,25 @@ def leave_to_forks() -> None:
 
 
 _FULL_COLLECTION = 100
-"""After so many collections of middle age, where Python has 10."""
+"""Middle-age collections before a full one; Python's default is 10."""
 
 
 class Simulator:
-    """Takes trials from standard input and keeps at most `jobs` of them running."""
+    """Reads trials from standard input and runs at most `jobs` of them at a time."""
 
     def __init__(self, jobs: int, speaker: int) -> None:
         self._jobs = jobs
         self._speaker = speaker
         self._waiting: list[str] = []
         self._running: dict[int, tuple[int, str]] = {}
-        """By the descriptor of a process: its number, and the trial's folder."""
+        """Process number and trial folder, by the descriptor of the process."""
         self._selector = selectors.DefaultSelector()
         self._input = sys.stdin.fileno()
         self._text = b""
         self._open = True
 
     def serve(self) -> None:
-        """Until input has ended and nothing runs."""
+        """Serve until input has ended and no trial runs."""
         self._selector.register(self._input, selectors.EVENT_READ)
         while self._open or self._waiting or self._running:
             for key, _ in self._selector.select():
@@ -184,9 +185,9 @@ class Simulator:
     def _start(self, folder: str, *, with_room: bool = False) -> None:
         pid = os.fork()
         if pid == 0:
-            os.close(self._speaker)  # whose end says that the simulator is no more
+            os.close(self._speaker)  # its reader takes its end for the simulator's death
             os._exit(run_trial(TrialFolder(Path(folder)), with_room=with_room))
-        descriptor = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(pid)  # unlike a process number, a selector can wait for it
         self._running[descriptor] = (pid, folder)
         self._selector.register(descriptor, selectors.EVENT_READ)
         self._say("begun", pid, folder)

@@ -1,7 +1,8 @@
-"""Writes what a rank without torch starts from: weights, tokens and learning rates, the same that torch's ranks have.
+"""Writes the starting point of ranks without torch: the same weights, tokens and learning rates that torch's ranks
+have.
 
-Weights are drawn by torch's generators and tokens come through torch's datasets (weights.py, data.py), so the suite's
-own environment draws them and an engine of another framework reads them as NumPy arrays:
+Weights are drawn by torch's generators and tokens come from torch's datasets (weights.py, data.py), so the main
+environment writes them and an engine of another framework reads them as NumPy arrays:
 
     parameters/<n>.npy     fp32, as transformers holds it; start.json names them in the model's order
     buffers/<n>.npy        registered buffers (rotary frequencies)
@@ -29,7 +30,7 @@ from zerobench.records.folder import TrialFolder, write_whole
 
 
 def main() -> int:
-    """Write them for the trial in one folder into another."""
+    """Write the files for the trial in one folder into another."""
     parser = argparse.ArgumentParser(prog="zerobench.rank.loop.start_files", description=__doc__)
     parser.add_argument("--trial-folder", type=Path, required=True, help="folder that holds trial.json")
     parser.add_argument("--into", type=Path, required=True, help="an empty folder")
@@ -40,9 +41,9 @@ def main() -> int:
 
 
 def write_start(trial: TrialSpec, into: Path) -> None:
-    """Write what every rank of `trial` starts from into the folder `into`, which is there.
+    """Write the starting point of every rank of `trial` into the existing folder `into`.
 
-    Raises OSError: it cannot be written. Raises ValueError: the trial's data is too short (rank/training/data.py).
+    Raises OSError if it cannot be written, ValueError if the trial's data is too short (rank/training/data.py).
     """
     model: Any = prepare_model(trial, torch.device("cpu"), trial.attention)()
     fill_weights(model, trial.hyperparameters.seed)
@@ -51,7 +52,10 @@ def write_start(trial: TrialSpec, into: Path) -> None:
         (into / kind).mkdir()
         for number, (_, tensor) in enumerate(named):
             np.save(into / kind / f"{number}.npy", tensor.detach().float().numpy(), allow_pickle=False)
-    np.save(into / "tokens.npy", _tokens(trial, int(model.config.vocab_size)), allow_pickle=False)
+    steps, samples = trial.steps.total, trial.global_batch_size
+    dataset = make_dataset(trial, steps * samples, int(model.config.vocab_size))
+    rows = np.stack([dataset[index].numpy() for index in range(steps * samples)])
+    np.save(into / "tokens.npy", rows.reshape(steps, samples, trial.sequence_length), allow_pickle=False)
     start = {
         "config": model.config.to_dict(),
         **{kind: [name for name, _ in named] for kind, named in tensors.items()},
@@ -59,13 +63,6 @@ def write_start(trial: TrialSpec, into: Path) -> None:
         "learning_rates": [learning_rate(step, trial.hyperparameters) for step in range(trial.steps.total)],
     }
     write_whole(into / "start.json", json.dumps(start, default=str))
-
-
-def _tokens(trial: TrialSpec, vocab_size: int) -> np.ndarray:
-    steps, samples = trial.steps.total, trial.global_batch_size
-    dataset = make_dataset(trial, steps * samples, vocab_size)
-    rows = [dataset[index].numpy() for index in range(steps * samples)]
-    return np.stack(rows).reshape(steps, samples, trial.sequence_length)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The files that a trial's weights are loaded from: written before anything is measured, gone once they are read.
+"""Files from which a trial's weights are loaded: written before anything is measured, removed once they are read.
 
-Their values are those that fill_weights would have drawn, so that a loaded model trains like a drawn one; in a world
-without values there are none in the files either.
+They have the values that fill_weights would draw, so that a loaded model trains like a drawn one; in a world without
+values the files have none either.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from zerobench.records.records import RankRecord
 
 
 class WeightFiles:
-    """Those of one trial; of one whose weights are drawn there are none, and nothing is done."""
+    """Weight files of one trial; does nothing if its weights are drawn."""
 
     def __init__(self, trial: TrialSpec, folder: Path, world: World) -> None:
         self._trial, self._folder, self._world = trial, folder, world
 
     def write(self, rank: int, device: torch.device) -> None:
-        """By the first rank, or by one that is alone; all wait for it."""
+        """Write the files on the first rank, or on one that is alone; all ranks wait for it."""
         if not self._trial.is_loaded:
             return
         if rank == 0 or self._world.is_alone:
@@ -41,7 +41,7 @@ class WeightFiles:
 
     @contextmanager
     def reading(self, record: RankRecord, counter: StorageCounter) -> Iterator[None]:
-        """Open while they are read: notes how much of them was mapped, and removes them."""
+        """Bracket the reading of the files: records how much of them was mapped, then removes them."""
         if not self._trial.is_loaded:
             yield
             return

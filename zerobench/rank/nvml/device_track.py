@@ -1,7 +1,7 @@
-"""What the sampler keeps of one device while it samples: the peak, the largest gap, and the energy.
+"""Figures of one device while the sampler runs: peak, largest gap, energy.
 
-A device is read in one thread (`sample`), as often as asked and with as little work as can be; what a reading means
-is counted later in another (`note`), many at a time.
+One thread reads the device (`sample`), with as little work as possible; another evaluates the readings later (`note`),
+many at a time.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from zerobench.records.nvml_samples import Values, row
 from zerobench.records.records import NvmlDevice
 
 RETRY_S = 1.0
-"""A device that failed without being lost is asked again after this long."""
+"""Seconds until a device that failed without being lost is read again."""
 
 
 @dataclass
 class EnergyCount:
-    """Energy since the first reading: the driver's counter, or power over time where there is no counter."""
+    """Energy since the first reading, from the driver's counter, or from power over time without a counter."""
 
     _first: Reading | None = None
     _last: Reading | None = None
     _counted: tuple[float, float] | None = None
-    """The counter's first and last value."""
+    """First and last value of the counter."""
     _integrated_joules: float = 0.0
 
     def add(self, reading: Reading) -> None:
-        """Take a reading that has power or energy."""
+        """Add a reading with power or energy."""
         if reading.energy_joules is not None:
             begin = self._counted[0] if self._counted else reading.energy_joules
             self._counted = (begin, reading.energy_joules)
@@ -39,14 +39,14 @@ class EnergyCount:
 
     @property
     def joules(self) -> float | None:
-        """None before there are two readings."""
+        """Energy so far; None before the second reading."""
         if self._last is self._first:
             return None
         return self._counted[1] - self._counted[0] if self._counted else self._integrated_joules
 
     @property
     def mean_watts(self) -> float | None:
-        """Energy over the time that it was taken in."""
+        """Mean power over the time of the readings."""
         if self.joules is None or self._first is None or self._last is None:
             return None
         return self.joules / (self._last.t_s - self._first.t_s)
@@ -59,9 +59,9 @@ class DeviceTrack:
     reader: DeviceReader
     device: DeviceInfo
     others: list[DeviceProcess]
-    """Processes found on the device before the trial touched it."""
+    """Processes found on the device before the trial used it."""
     faults: list[str]
-    """Where to note what goes wrong, in the order it comes."""
+    """List that receives faults, in order of time."""
     num_samples: int = 0
     largest_gap_s: float | None = None
     """Longest time between two readings of the memory."""
@@ -83,9 +83,9 @@ class DeviceTrack:
         return reading
 
     def note(self, values: Values) -> str | None:
-        """Count a reading, in the order they were taken; a line for the file, or None where it told nothing.
+        """Evaluate a reading, in order of time; returns its line for the file, or None if it has no figure.
 
-        Reserved bytes may be as the driver gave them.
+        Reserved bytes may still be NOT_AVAILABLE.
         """
         t_s, used_bytes, reserved_bytes, watts, joules = values
         if watts is not None or joules is not None:
@@ -95,20 +95,17 @@ class DeviceTrack:
         if reserved_bytes == NOT_AVAILABLE:
             reserved_bytes = None
         if used_bytes is not None:
-            self._note_memory(t_s, used_bytes, reserved_bytes)
+            if self._last_s is None or self._peak_bytes is None:
+                self._baseline_bytes = self._peak_bytes = used_bytes
+            else:
+                self._peak_bytes = max(self._peak_bytes, used_bytes)
+                self.largest_gap_s = max(self.largest_gap_s or 0.0, t_s - self._last_s)
+            self._last_s, self._reserved_bytes = t_s, reserved_bytes
         self.num_samples += 1
         return row(self.device.uuid, (t_s, used_bytes, reserved_bytes, watts, joules))
 
-    def _note_memory(self, t_s: float, used_bytes: int, reserved_bytes: int | None) -> None:
-        if self._last_s is None or self._peak_bytes is None:
-            self._baseline_bytes = self._peak_bytes = used_bytes
-        else:
-            self._peak_bytes = max(self._peak_bytes, used_bytes)
-            self.largest_gap_s = max(self.largest_gap_s or 0.0, t_s - self._last_s)
-        self._last_s, self._reserved_bytes = t_s, reserved_bytes
-
     def _note_fault(self, t_s: float) -> None:
-        """The same fault is noted once; a device with a fault rests before it is asked again."""
+        """Record each fault once; a faulty device rests before it is read again."""
         fault = self.reader.fault
         if fault and fault != self._known_fault:
             self.faults.append(f"{self.device.uuid}: {fault} at {t_s:.3f}")
@@ -116,7 +113,7 @@ class DeviceTrack:
         self._retry_at_s = t_s + RETRY_S if fault else 0.0
 
     def record(self) -> NvmlDevice:
-        """The device as the summary shows it."""
+        """Entry of the device in the summary."""
         return NvmlDevice(
             gpu_uuid=self.device.uuid,
             name=self.device.name,

@@ -1,7 +1,7 @@
-"""Devices as the NVIDIA driver shows them, and readings of one device's memory, power and energy; failures are reasons.
+"""Lists the NVIDIA driver's devices and reads memory, power and energy of one device; failures become reasons.
 
 Devices are found by UUID, then by PCI bus id: NVML's indices are not CUDA's (CUDA_VISIBLE_DEVICES, fastest first).
-Readings never raise: what the driver does not tell is None, and the reader says why.
+Readings never raise: a missing figure is None, and the reader has the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerobench.rank.nvml.nvml_driver import (
     known,
     or_none,
     text,
-    why_unavailable,
+    unavailable_reason,
 )
 
 __all__ = [
@@ -30,15 +30,15 @@ __all__ = [
     "DeviceReader",
     "Reading",
     "list_devices",
+    "unavailable_reason",
     "unix_time_s",
-    "why_unavailable",
 ]
 
 _NUMBERS = {
     "power": ("nvmlDeviceGetPowerUsage", ctypes.c_uint),
     "energy": ("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong),
 }
-"""The driver's functions, and what they fill (nvml.h)."""
+"""The driver's functions and the C types that they fill (nvml.h)."""
 
 # One offset for the whole process, so that times never step back when the wall clock is set.
 UNIX_MINUS_MONOTONIC_S = time.time() - time.monotonic()
@@ -70,25 +70,25 @@ class DeviceListing:
 
     devices: list[DeviceInfo] = field(default_factory=list)
     reason: str | None = None
-    """Why nothing could be listed."""
+    """Reason for an empty list."""
     faults: list[str] = field(default_factory=list)
-    """GPUs that did not answer, each with the reason."""
+    """GPUs that failed to answer, each with the reason."""
     driver_version: str | None = None
     cuda_version: str | None = None
-    """The newest CUDA that the driver runs, for example `13.0`."""
+    """Newest CUDA version that the driver supports, for example `13.0`."""
 
 
 class Reading(NamedTuple):
-    """What the driver said of one device at one time; None where it did not."""
+    """Driver figures of one device at one time; None if unavailable."""
 
     t_s: float
     """Unix time."""
     used_bytes: int | None
-    """On the whole device; with memory API v1 it includes what the driver reserves."""
+    """On the whole device; with memory API v1 it includes memory reserved by the driver."""
     reserved_bytes: int | None
     power_watts: float | None
     energy_joules: float | None
-    """The driver's counter, which began when the driver was loaded: only differences mean something."""
+    """The driver's counter since it was loaded: only differences are meaningful."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class DeviceProcess:
     """A process that the driver finds on a device."""
 
     pid: int
-    """As the driver counts them: inside a container this is the host's number."""
+    """Process id of the driver: inside a container, the host's number."""
     name: str | None
     used_bytes: int | None
 
 
 def list_devices() -> DeviceListing:
-    """List the machine's GPUs with their MIG devices; what cannot be asked is a reason, not an error."""
+    """List the machine's GPUs with their MIG devices; a failure becomes a reason, not an error."""
     try:
         nvml = driver()
         count = nvml.call("nvmlDeviceGetCount")
@@ -129,10 +129,10 @@ def _cuda_version() -> str | None:
 
 
 def _describe(handle: Any) -> DeviceInfo:
-    """What the driver says of the device behind `handle`.
+    """Describe the device behind `handle`.
 
     Raises:
-        NvmlFault: it does not say which device that is.
+        NvmlFault: the driver does not identify the device.
 
     """
     nvml = driver()
@@ -150,7 +150,7 @@ def _describe(handle: Any) -> DeviceInfo:
 
 
 def _mig_uuids(handle: Any) -> tuple[str, ...]:
-    """The MIG devices on a GPU; slots between them may be empty."""
+    """UUIDs of the MIG devices on a GPU; slots between them may be empty."""
     nvml = driver()
     uuids = []
     for slot in range(or_none(lambda: int(nvml.call("nvmlDeviceGetMaxMigDeviceCount", handle))) or 0):
@@ -163,7 +163,7 @@ def _mig_uuids(handle: Any) -> tuple[str, ...]:
 
 
 def _find(uuid: str | None, pci_bus_id: str | None) -> Any:
-    """The driver's handle of the device with this UUID, or else at this PCI bus id.
+    """Find the driver's handle of the device with this UUID, or else at this PCI bus id.
 
     Raises:
         NvmlFault: there is none, or no driver.
@@ -184,9 +184,9 @@ def _find(uuid: str | None, pci_bus_id: str | None) -> Any:
 
 
 def uuid_forms(uuid: str | None) -> list[str]:
-    """The names under which the driver may know `uuid`, the likeliest first.
+    """Names under which the driver may know `uuid`, the likeliest first.
 
-    torch gives GPUs and MIG devices alike a bare UUID; `MIG-GPU-.../gi/ci` is how drivers before R470 name MIG devices.
+    torch reports a bare UUID for GPUs and MIG devices; drivers before R470 name MIG devices `MIG-GPU-.../gi/ci`.
     """
     if not uuid:
         return []
@@ -198,34 +198,34 @@ def uuid_forms(uuid: str | None) -> list[str]:
 
 
 class DeviceReader:
-    """Reads one device, again and again, without ever raising.
+    """Reads one device repeatedly, without ever raising.
 
-    Once the driver has answered, its functions are called as bound ones; the binding is asked again where one of them
-    did not plainly succeed, and says why.
+    Once the driver has answered, its functions are called as bound ones; if one of them fails, the Python binding is
+    called again for the reason.
     """
 
     def __init__(self, handle: Any, device: DeviceInfo | None, fault: str | None) -> None:
         self._handle = handle
         self.device = device
-        """None where the device could not be opened."""
+        """None if the device could not be opened."""
         self.fault = fault
-        """Why the device could not be opened, or why its memory was not told at the last reading."""
+        """Reason why the device could not be opened, or why the last reading has no memory."""
         self.lost = False
-        """The device fell off the bus; nothing more will come from it."""
+        """True if the device fell off the bus: it will not answer any more."""
         whole_gpu = "the driver measures whole GPUs only"
         self.absent: dict[str, str] = {"power": whole_gpu, "energy": whole_gpu} if device and device.is_mig else {}
-        """What this device does not tell, `power`, `energy` or `processes`, and why."""
+        """Figures that this device does not report (`power`, `energy` or `processes`), with the reason."""
         self.memory_call: BoundCall | None = None
-        """For a loop that spares itself `read`: fills `used` and `reserved`; None unless the last reading succeeded."""
+        """Fast path for a sampling loop: fills `used` and `reserved`; None unless the last reading succeeded."""
         self._number_calls: dict[str, BoundCall | None] = {}
 
     @classmethod
     def open(cls, uuid: str | None, pci_bus_id: str | None = None) -> DeviceReader:
-        """A reader of the device with this UUID, or else at this PCI bus id.
+        """Open the device with this UUID, or else at this PCI bus id.
 
         `uuid` may be bare, as `str(torch.cuda.get_device_properties(i).uuid)` is, or begin with `GPU-` or `MIG-`;
-        `pci_bus_id` is domain:bus:device.function in hexadecimal. Where neither leads to a device the reader has a
-        `fault` and reads None.
+        `pci_bus_id` is domain:bus:device.function in hexadecimal. If neither finds a device, the reader has a `fault`
+        and reads None.
         """
         try:
             handle = _find(uuid, pci_bus_id)
@@ -235,11 +235,11 @@ class DeviceReader:
 
     @property
     def memory_api(self) -> str | None:
-        """`v2` (reserved memory apart) or `v1` (within used); None before the first answer."""
+        """`v2` (reserved memory is separate) or `v1` (it is part of used); None before the first answer."""
         return None if self.device is None else driver().memory_api
 
     def read(self, *, power: bool = True) -> Reading:
-        """Read the device now; power and energy only where `power`."""
+        """Read the device now; power and energy only with `power`."""
         t_s = unix_time_s()
         used, reserved = self._memory()
         if not power:
@@ -248,14 +248,14 @@ class DeviceReader:
         return Reading(t_s, used, reserved, watts, joules)
 
     def process_bytes(self, pid: int) -> int | None:
-        """Bytes that process `pid` holds on the device; None where the driver does not know or does not list it.
+        """Bytes of process `pid` on the device; None if the driver does not list it.
 
-        Inside a container the driver lists the host's process ids, so that `pid` is not found. Takes milliseconds.
+        Inside a container the driver lists the host's process ids, so `pid` is not found. Takes milliseconds.
         """
         return None if self.device is None else self._processes().get(pid)
 
     def processes(self) -> list[DeviceProcess]:
-        """The processes on the device now, named where they are visible. Takes milliseconds: never poll it."""
+        """Processes on the device now, with names if they are visible. Takes milliseconds: never poll it."""
         if self.device is None:
             return []
         return [DeviceProcess(pid, _process_name(pid), used) for pid, used in self._processes().items()]
@@ -284,14 +284,14 @@ class DeviceReader:
         return used, reserved
 
     def _number(self, what: str) -> int | None:
-        """`power` in mW or `energy` in mJ, which not every device tells."""
+        """`power` in mW or `energy` in mJ; not every device reports them."""
         call = self._number_calls.get(what)
         if call is not None and not self.lost and call.ask() == SUCCESS:
             return known(call.answer.value)
         return self._number_or_absent(what)
 
     def _number_or_absent(self, what: str) -> int | None:
-        """A device that refuses is not asked again."""
+        """Read through the binding; a device that refuses is not asked again."""
         self._number_calls[what] = None
         if self.device is None or self.lost or what in self.absent:
             return None
@@ -318,7 +318,7 @@ def _thousandth(number: int | None) -> float | None:
 
 
 def _process_name(pid: int) -> str | None:
-    """None where the process cannot be seen, as from inside a container."""
+    """Name of a process; None if it is not visible, as from inside a container."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

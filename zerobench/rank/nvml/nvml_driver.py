@@ -1,8 +1,8 @@
-"""One door to the NVIDIA driver: the only file that imports pynvml; whatever fails is a reason in words, never a crash.
+"""The only file that imports pynvml: access to the NVIDIA driver, whose failures are reasons in words, never crashes.
 
-NVML counts memory in two ways, and a reader must know which: in version 2 `used` is what programs hold and `reserved`
-what the driver keeps; in version 1 (drivers before R510) `used` is both together (nvml.h, nvmlMemory_v2_t). One process
-reads all its devices in one way, version 2 where the driver has it.
+NVML counts memory in two ways: in version 2 `used` is memory of programs and `reserved` memory of the driver; in
+version 1 (drivers before R510) `used` is their sum (nvml.h, nvmlMemory_v2_t). One process reads all its devices in one
+way, version 2 if the driver supports it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 NOT_AVAILABLE = 2**64 - 1
-"""What the driver answers for a number that it does not know (nvml.h, NVML_VALUE_NOT_AVAILABLE)."""
+"""The driver's value for an unknown number (nvml.h, NVML_VALUE_NOT_AVAILABLE)."""
 
 # Return codes of nvml.h (nvmlReturn_t); they are part of the driver's binary interface and do not change.
 SUCCESS = 0
@@ -31,8 +31,8 @@ _WORDS = {
 T = TypeVar("T")
 
 
-class NvmlFault(Exception):  # noqa: N818 - a state of the machine to be noted, not a mistake in a program
-    """A call to the driver failed; its text says why, for people."""
+class NvmlFault(Exception):  # noqa: N818 - a state of the machine, not a mistake in a program
+    """A call to the driver failed; the text is the reason, for people."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -40,20 +40,20 @@ class NvmlFault(Exception):  # noqa: N818 - a state of the machine to be noted, 
 
     @property
     def lost(self) -> bool:
-        """The device will not answer again until the machine is mended."""
+        """True if the device will not answer again until the machine is repaired."""
         return self.code in (GPU_IS_LOST, RESET_REQUIRED)
 
 
 class BoundCall(NamedTuple):
-    """A C function of the driver, bound to one device and to the one structure that it fills again and again."""
+    """A C function of the driver, bound to one device and to the structure that it fills at each call."""
 
     ask: Callable[[], int]
-    """Fills `answer`; returns nvmlReturn_t, of which only SUCCESS says that it did."""
+    """Fills `answer`; returns nvmlReturn_t: `answer` is valid only after SUCCESS."""
     answer: Any
 
 
 class Driver:
-    """The driver's library, loaded and initialised; calls go through `call`, or through `bind` where they repeat."""
+    """The driver's library, loaded and initialised; use `call`, or `bind` for repeated calls."""
 
     def __init__(self) -> None:
         try:
@@ -65,14 +65,14 @@ class Driver:
         mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
         self._errors = (pynvml.NVMLError, mismatch)
         self.memory_api: str | None = None
-        """`v2` or `v1`, settled by the first device that answers."""
+        """`v2` or `v1`, decided by the first device that answers."""
         self.call("nvmlInit")
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """Call the binding's function `name`.
 
         Raises:
-            NvmlFault: the driver refused, or the driver or the binding has no such function.
+            NvmlFault: the driver refused, or the driver or the binding lacks the function.
 
         """
         function = getattr(self._binding, name, None)
@@ -85,9 +85,9 @@ class Driver:
             raise NvmlFault(f"{_WORDS.get(code, str(error))} ({name})", code) from None
 
     def bind(self, name: str, handle: Any, answer: Any) -> BoundCall | None:
-        """The function `name` of the library that the binding loaded, filling `answer`; None where it has none.
+        """Bind the library function `name` to a device and `answer`; None if the library lacks it.
 
-        Without the binding's own work a call takes a third of the time. What its code means is `call`'s to say.
+        A call takes a third of the time without the binding's own work. Errors are explained by `call` alone.
         """
         library = getattr(self._binding, "nvmlLib", None)
         if library is None or not hasattr(library, name):
@@ -95,7 +95,7 @@ class Driver:
         return BoundCall(functools.partial(library[name], handle, ctypes.byref(answer)), answer)
 
     def bind_memory(self, handle: Any) -> BoundCall | None:
-        """`memory` of one device as a bound call, whose answer has `used` and `reserved`; None in version 1."""
+        """Bind `memory` of one device; the answer has `used` and `reserved`. None in version 1."""
         if self.memory_api != "v2":
             return None
         answer = self._binding.c_nvmlMemory_v2_t(version=self._binding.nvmlMemory_v2)
@@ -105,7 +105,7 @@ class Driver:
         """Total, used and reserved bytes of a device; reserved is None in version 1, where used includes it.
 
         Raises:
-            NvmlFault: the driver does not tell.
+            NvmlFault: the driver does not report it.
 
         """
         if self.memory_api != "v1":
@@ -128,20 +128,20 @@ class Driver:
         return known(answer.total), known(answer.used), known(answer.reserved)
 
     def processes(self, handle: Any) -> dict[int, int | None]:
-        """Bytes that each process holds on a device, by the driver's process ids, None where it does not know.
+        """Bytes of each process on a device, by the driver's process ids; None if unknown.
 
-        Costs milliseconds and holds a lock that all processes on the device need: never poll it. A process that
+        Takes milliseconds and holds a lock that all processes on the device need: never poll it. A process that
         computes and draws is in both of the driver's lists, with the same memory.
 
         Raises:
-            NvmlFault: the driver does not tell.
+            NvmlFault: the driver does not report it.
 
         """
         drawing = or_none(lambda: self._processes("Graphics", handle)) or {}
         return drawing | self._processes("Compute", handle)
 
     def _processes(self, kind: str, handle: Any) -> dict[int, int | None]:
-        """The second version of the call comes first: R530 and early R535 fill the third one's entries wrongly."""
+        """Try the second version of the call first: R530 and early R535 fill entries of the third one wrongly."""
         try:
             entries = self.call(f"nvmlDeviceGet{kind}RunningProcesses_v2", handle)
         except NvmlFault as fault:
@@ -153,7 +153,7 @@ class Driver:
 
 @functools.cache
 def driver() -> Driver:
-    """The driver, initialised once in this process; a failure is not remembered.
+    """Return the driver, initialised once in this process; a failure is not cached.
 
     Raises:
         NvmlFault: there is no driver, or it refuses.
@@ -162,8 +162,8 @@ def driver() -> Driver:
     return Driver()
 
 
-def why_unavailable() -> str | None:
-    """Why this machine's NVIDIA driver cannot be asked; None where it can."""
+def unavailable_reason() -> str | None:
+    """Reason why this machine's NVIDIA driver is unavailable; None if it is available."""
     try:
         driver()
     except NvmlFault as fault:
@@ -172,17 +172,17 @@ def why_unavailable() -> str | None:
 
 
 def known(number: int | None) -> int | None:
-    """`number` as the driver gave it, None where it stands for "not available"."""
+    """`number` of the driver as an int; None for "not available"."""
     return None if number is None or number == NOT_AVAILABLE else int(number)
 
 
 def text(value: str | bytes) -> str:
-    """Text from the binding: its structures and its old versions give bytes."""
+    """Text of the binding as str: its structures and its old versions return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def or_none(ask: Callable[[], T]) -> T | None:
-    """What `ask` tells, None where the driver refuses."""
+    """Result of `ask`; None if the driver refuses."""
     try:
         return ask()
     except NvmlFault:

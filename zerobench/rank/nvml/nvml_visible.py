@@ -1,9 +1,9 @@
-"""Which of a node's devices a trial may use, and so which its sampler watches: what CUDA_VISIBLE_DEVICES leaves.
+"""Selects the devices that CUDA_VISIBLE_DEVICES leaves to a trial, and so to its sampler.
 
 DeepSpeed's launcher sets the variable for the ranks of each node, on CPU runs too (deepspeed/launcher/launch.py, main).
-A device too many costs a little time, one too few loses a peak: where it is not clear which devices CUDA's names mean,
-none is left out. `zerobench.launch.machine.this_machine.visible_devices` counts GPUs by the same rules for laying out a
-sweep; the sampler's process, which this is for, starts without what that module needs.
+An extra device costs a little time, a missing one loses a peak: if CUDA's names are ambiguous, no device is left out.
+`zerobench.launch.machine.this_machine.visible_devices` counts GPUs by the same rules to lay out a sweep; this module is
+for the sampler's process, which starts without the imports of that one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from zerobench.rank.nvml.nvml import DeviceInfo, DeviceListing
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _LEGACY_MIG = "MIG-GPU-"
-"""How drivers before R470 name MIG devices, and later ones still take them: `MIG-GPU-.../gi/ci`."""
+"""Begins the name of a MIG device in drivers before R470, which later ones still accept: `MIG-GPU-.../gi/ci`."""
 
 
 class Choice(NamedTuple):
-    """UUIDs of devices, in the driver's order; of a GPU that is split, its MIG devices stand for it."""
+    """UUIDs of devices, in the driver's order; a partitioned GPU is represented by its MIG devices."""
 
     sampled: list[str]
     not_sampled: list[str]
 
 
 def choose_visible(listing: DeviceListing, environ: Mapping[str, str]) -> Choice:
-    """The devices of `listing` that CUDA_VISIBLE_DEVICES leaves in `environ`, and the others; all where it is not set.
+    """Split the devices of `listing` by CUDA_VISIBLE_DEVICES in `environ`; if it is not set, all are sampled.
 
-    It names GPUs by index, GPUs and MIG devices by UUID or its beginning (CUDA C++ Programming Guide, "CUDA Environment
-    Variables"; NVIDIA Multi-Instance GPU User Guide, "CUDA Visible Devices").
+    It names GPUs by index, GPUs and MIG devices by UUID or a prefix of it (CUDA C++ Programming Guide, "CUDA
+    Environment Variables"; NVIDIA Multi-Instance GPU User Guide, "CUDA Visible Devices").
     """
     everything = [uuid for gpu in listing.devices for uuid in _units(gpu)]
     if VARIABLE not in environ or not _is_clear(listing, environ):
@@ -39,7 +39,7 @@ def choose_visible(listing: DeviceListing, environ: Mapping[str, str]) -> Choice
 
 
 def _units(gpu: DeviceInfo) -> tuple[str, ...]:
-    """What a trial can run on."""
+    """UUIDs on which a trial can run: the MIG devices of a GPU, or the GPU itself."""
     return gpu.mig_uuids or (gpu.uuid,)
 
 
@@ -48,18 +48,18 @@ def _names(environ: Mapping[str, str]) -> list[str]:
 
 
 def _chosen(gpus: list[DeviceInfo], names: list[str]) -> set[str]:
-    """UUIDs of the devices named, up to the first name that is none, or that is there twice."""
+    """UUIDs of the named devices, up to the first unknown or repeated name."""
     chosen: set[str] = set()
     for name in names:
-        units = _named(gpus, name)
+        units = _find_units(gpus, name)
         if not units or chosen.issuperset(units):
             break
         chosen.update(units)
     return chosen
 
 
-def _named(gpus: list[DeviceInfo], name: str) -> tuple[str, ...]:
-    """The device that CUDA calls `name`; none for a name that is no device's."""
+def _find_units(gpus: list[DeviceInfo], name: str) -> tuple[str, ...]:
+    """Units of the device with CUDA's `name`; empty for an unknown name."""
     if name.isdecimal():
         return _units(gpus[int(name)]) if int(name) < len(gpus) else ()
     parts = (uuid for gpu in gpus for uuid in gpu.mig_uuids if name and uuid.startswith(name))
@@ -69,7 +69,7 @@ def _named(gpus: list[DeviceInfo], name: str) -> tuple[str, ...]:
 
 
 def _is_clear(listing: DeviceListing, environ: Mapping[str, str]) -> bool:
-    """Whether CUDA's names can only mean the devices that they seem to."""
+    """True if CUDA's names are unambiguous."""
     names = _names(environ)
     listed = {uuid for gpu in listing.devices for uuid in gpu.mig_uuids}
     if any(name.startswith(_LEGACY_MIG) and name not in listed for name in names):
@@ -78,10 +78,10 @@ def _is_clear(listing: DeviceListing, environ: Mapping[str, str]) -> bool:
 
 
 def _indices_are_clear(listing: DeviceListing, environ: Mapping[str, str]) -> bool:
-    """Whether CUDA counts the GPUs as the driver does, which is by PCI bus.
+    """True if CUDA numbers the GPUs as the driver does, by PCI bus.
 
-    CUDA puts the fastest first unless CUDA_DEVICE_ORDER says PCI_BUS_ID, which tells only unlike GPUs apart. Where one
-    is split, it counts MIG devices and leaves whole GPUs out; where one does not answer, it may count on without it.
+    CUDA puts the fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID, which only matters for unlike GPUs. If a GPU is
+    partitioned, CUDA counts MIG devices and skips whole GPUs; if one fails to answer, CUDA may skip it.
     """
     alike = len({gpu.name for gpu in listing.devices}) <= 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     return alike and not listing.faults and not any(gpu.mig_uuids for gpu in listing.devices)

@@ -1,14 +1,13 @@
-"""The NVML sampler as its user holds it: starts one process per node, waits for its baseline, ends it.
+"""The NVML sampler for its user: starts one process per node, waits for its baseline, ends it.
 
     sampler = Sampler.start(trial_folder, node, uuids)
-    sampler.wait_ready(10.0)  # the baseline is on disk: devices may be touched now
+    sampler.wait_ready(10.0)  # the baseline is on disk: devices may be used now
     ...
     summary = sampler.stop()
 
-NVML keeps no peak, so its peak is a sampled one: the summary has the interval and the largest gap. The summary's first
-appearance on disk is the sign that the baseline was taken.
-Without a driver nothing is started, and the summary says why. A node is named by its index within the trial: two may
-share a hostname.
+NVML has no peak, so the peak is sampled: the summary has the interval and the largest gap. The summary appears on disk
+once the baseline is taken. Without a driver nothing is started, and the summary has the reason. A node is identified by
+its index within the trial, since two may share a hostname.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from zerobench.common.errors import UserError
-from zerobench.rank.nvml.nvml import why_unavailable
+from zerobench.rank.nvml.nvml import unavailable_reason
 from zerobench.records.folder import TrialFolder, write_whole
 from zerobench.records.records import NvmlSummary, read_or_none
 
 END_PATIENCE_S = 5.0
-"""How long the sampler may take to end before it is killed; a driver call can hang."""
+"""Seconds for the sampler to end before it is killed; a driver call can hang."""
 _LOOK_AGAIN_S = 0.005
 _DEATH = "the sampler died: it"
 
 
 class Sampler:
-    """A sampler process of one trial on this node; none where there is nothing to sample."""
+    """A sampler process of one trial on this node; without a process if there is nothing to sample."""
 
     def __init__(self, folder: TrialFolder, node: int) -> None:
         self._node = node
@@ -48,9 +47,9 @@ class Sampler:
     def start(
         cls, trial_folder: TrialFolder, node: int, uuids: Sequence[str] | None, interval_s: float = 0.010
     ) -> Sampler:
-        """Start sampling the devices `uuids` of this node, the trial's node `node`, into `trial_folder`.
+        """Start sampling the devices `uuids` of this node, number `node` of the trial, into `trial_folder`.
 
-        None: those that this process's CUDA_VISIBLE_DEVICES leaves, all of the node where it is not set.
+        `uuids` None: the devices left by CUDA_VISIBLE_DEVICES, or all devices of the node if it is not set.
 
         Raises:
             UserError: the interval is not above 0.
@@ -62,7 +61,7 @@ class Sampler:
         samples, summary = trial_folder.nvml_samples(node), trial_folder.nvml_summary(node)
         for stale in (samples, summary):
             stale.unlink(missing_ok=True)
-        reason = "no device given" if uuids is not None and not uuids else why_unavailable()
+        reason = "no device given" if uuids is not None and not uuids else unavailable_reason()
         if reason is None:
             reason = sampler._launch(sampler_command(samples, summary, node, uuids, interval_s))
         if reason is not None:
@@ -71,29 +70,35 @@ class Sampler:
 
     @property
     def pid(self) -> int | None:
-        """The sampler's process; None where none was started."""
+        """Process id of the sampler; None if none was started."""
         return self._process.pid if self._process else None
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the baseline is on disk, or until it is clear that none will come; False after `timeout_s`."""
-        return _wait(lambda: self._summary.exists() or self._ended(), timeout_s)
+        """Wait until the baseline is on disk, or the sampler has ended; returns False after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while not (self._summary.exists() or self._process is None or self._process.poll() is not None):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+        return True
 
     def stop(self) -> NvmlSummary:
-        """End the sampler and return what it saw; a second call returns the same."""
+        """End the sampler and return its summary; a second call returns the same."""
         if self._process is None:
             return read_or_none(self._summary, NvmlSummary) or self._nothing("no sampler was started")
         code = _end(self._process)
         summary = read_or_none(self._summary, NvmlSummary)
         if summary is None:
-            summary = self._nothing(f"the sampler {_how(code)} before its first reading: {self._last_words()}")
+            summary = self._nothing(f"the sampler {_end_words(code)} before its first reading: {self._last_words()}")
             self._write(summary)
         elif code != 0 and not any(fault.startswith(_DEATH) for fault in summary.faults):
-            summary.faults.append(f"{_DEATH} {_how(code)}: {self._last_words()}; up to one second of samples lost")
+            lost = "up to one second of samples lost"
+            summary.faults.append(f"{_DEATH} {_end_words(code)}: {self._last_words()}; {lost}")
             self._write(summary)
         return summary
 
     def _launch(self, command: list[str]) -> str | None:
-        """Start the process; why it could not be started, None where it was."""
+        """Start the process; returns the reason if it could not be started, else None."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read after the process has ended
         quiet = subprocess.DEVNULL
         try:
@@ -102,9 +107,6 @@ class Sampler:
             return f"the sampler could not be started: {error}"
         return None
 
-    def _ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
-
     def _nothing(self, reason: str) -> NvmlSummary:
         return NvmlSummary(hostname=socket.gethostname(), node=self._node, available=False, reason=reason)
 
@@ -112,7 +114,7 @@ class Sampler:
         write_whole(self._summary, summary.model_dump_json(indent=1))
 
     def _last_words(self) -> str:
-        """The last line that the sampler wrote as an error."""
+        """Last line of the sampler's standard error."""
         if self._errors is None:
             return ""
         self._errors.seek(0)
@@ -123,24 +125,15 @@ class Sampler:
 def sampler_command(
     samples: Path, summary: Path, node: int, uuids: Sequence[str] | None, interval_s: float
 ) -> list[str]:
-    """The command line of a sampler that lives as long as this process, at most."""
+    """Command line of a sampler that ends with this process at the latest."""
     command = [sys.executable, "-m", "zerobench.rank.nvml.sampler", "--node", str(node)]
     command += ["--out", str(samples.absolute()), "--summary", str(summary.absolute())]
     command += ["--interval-ms", f"{interval_s * 1000:g}", "--parent-pid", str(os.getpid())]
     return command if uuids is None else [*command, "--uuids", *uuids]
 
 
-def _wait(ready: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_AGAIN_S)
-    return True
-
-
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """End the process, by force if it does not end by itself; its exit code."""
+    """End the process, by force if necessary; returns its exit code."""
     process.terminate()
     try:
         return process.wait(END_PATIENCE_S)
@@ -149,7 +142,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def _how(code: int) -> str:
+def _end_words(code: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
 
 
@@ -172,8 +165,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The sampler's own process."""
-    from zerobench.rank.nvml.sampler_process import run  # its user needs none of it
+    """Run the sampler's own process."""
+    from zerobench.rank.nvml.sampler_process import run  # only this process needs it
 
     return run(_parse(arguments))
 

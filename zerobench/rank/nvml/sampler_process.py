@@ -1,10 +1,10 @@
-"""The sampler's own process: reads every device at fixed deadlines until it is told to end or its parent is gone.
+"""The sampler's own process: reads every device at fixed deadlines until SIGTERM or the end of its parent.
 
-A process, because a sampling thread waits for the interpreter lock of a busy training loop at every driver call, and
-slows the loop by taking it. The loop only reads; what readings mean is counted, and brought to disk, by a second
-thread, many at a time. After a wait the processor's caches are cold, so that code run at every deadline costs several
-times what it costs in a busy loop; and a disk that is busy with an offload's traffic must not open a gap in the
-samples. Signals are awaited, not handled: the wait for the next deadline is the wait for SIGTERM.
+It is a process, since a sampling thread would wait for the interpreter lock of a busy training loop at every driver
+call, and slow the loop by taking it. The loop only reads; a second thread evaluates and writes the readings, many at a
+time. Reason: after a wait the processor's caches are cold, so that code at every deadline costs several times its cost
+in a busy loop, and a disk that is busy with offload must not open a gap in the samples. Signals are awaited, not
+handled: the wait for the next deadline is also the wait for SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from zerobench.records.nvml_samples import HEADER, Values
 from zerobench.records.records import NvmlSummary
 
 POWER_INTERVAL_S = 0.1
-"""Drivers renew their power figure about this often (Yang et al. 2023, arXiv:2312.02741): more tells no more."""
+"""Drivers update their power figure about this often (Yang et al. 2023, arXiv:2312.02741)."""
 WRITE_INTERVAL_S = 0.5
-"""How often samples reach the disk: what a SIGKILL can lose of them at most."""
+"""Seconds between writes of samples to disk: a SIGKILL loses at most this much."""
 WRITES_PER_SUMMARY = 2
-"""The summary is made durable each time that it is replaced, which costs as much as writing a hundred samples."""
+"""Writes of samples per update of the summary, whose fsync costs as much as writing a hundred samples."""
 SWITCH_INTERVAL_S = 0.0005
-"""How long the thread that writes may keep the one that samples from running."""
+"""Longest time for which the writing thread may block the sampling one."""
 END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 
 Sample = tuple[DeviceTrack, Values]
-"""A device and what was read of it."""
+"""A device and one reading of it."""
 
 
 class Session:
-    """The devices asked for, and what was found of them so far."""
+    """The requested devices, and their figures so far."""
 
     def __init__(self, node: int, interval_s: float, uuids: Sequence[str] | None) -> None:
         self.node = node
@@ -65,7 +65,7 @@ class Session:
         self._driver_version = driver_version()
 
     def _visible_uuids(self) -> list[str]:
-        """The devices that the trial may use: our environment is that of the rank that started us."""
+        """Devices that the trial may use, from the environment, which is that of the rank that started us."""
         listing = list_devices()
         self.faults += listing.faults or ([listing.reason] if listing.reason else [])
         uuids, self.not_sampled = choose_visible(listing, os.environ)
@@ -74,19 +74,19 @@ class Session:
         return uuids
 
     def baseline(self) -> list[Sample]:
-        """The first readings, power and energy with them; what a device does not tell becomes a fault."""
+        """Take the first readings, including power and energy; figures that a device lacks become faults."""
         samples = self.sweep([True] * len(self.tracks))
         for track in self.tracks:
             self.faults += [f"{track.device.uuid}: no {what}: {why}" for what, why in track.reader.absent.items()]
         return samples
 
     def sweep(self, power: Sequence[bool]) -> list[Sample]:
-        """One reading of every device; `power` says for each whether its power is read too."""
+        """Read every device once; `power`: for each device, whether to read its power too."""
         taken: list[Sample] = []
         for track, asked in zip(self.tracks, power, strict=True):
             call = None if asked else track.reader.memory_call
             t_s = monotonic()
-            # The quick way: nothing between the clock and the driver, and no object but the sample.
+            # Fast path: nothing between clock and driver, and no object but the sample.
             if call is not None and call.ask() == SUCCESS and (used := call.answer.used) != NOT_AVAILABLE:
                 taken.append((track, (t_s + UNIX_MINUS_MONOTONIC_S, used, call.answer.reserved, None, None)))
             elif (reading := track.sample(power=asked)) is not None:
@@ -94,7 +94,7 @@ class Session:
         return taken
 
     def summary(self) -> NvmlSummary:
-        """All that is known by now."""
+        """Summary of everything so far."""
         lost = [f"{track.device.uuid}: {track.reader.fault}" for track in self.tracks if track.reader.lost]
         gaps = [track.largest_gap_s for track in self.tracks if track.largest_gap_s is not None]
         num_samples = sum(track.num_samples for track in self.tracks)
@@ -115,7 +115,7 @@ class Session:
 
 
 class Writer(threading.Thread):
-    """Counts what was read and brings it to disk with the summary, away from the loop that samples."""
+    """Evaluates readings and writes them to disk with the summary, outside the sampling loop."""
 
     def __init__(self, session: Session, samples: Path, summary: Path) -> None:
         super().__init__(name="nvml-writer", daemon=True)
@@ -128,7 +128,7 @@ class Writer(threading.Thread):
         self._samples.write_text(HEADER, encoding="utf-8")
 
     def add(self, samples: list[Sample]) -> None:
-        """Take readings to write at the next turn."""
+        """Queue readings for the next write."""
         self._taken.extend(samples)
 
     def run(self) -> None:
@@ -139,7 +139,7 @@ class Writer(threading.Thread):
             self.put(summary=number % WRITES_PER_SUMMARY == 0)
 
     def put(self, *, summary: bool = True) -> None:
-        """Append what has come and replace the summary; the rows first, so that the summary never tells of more."""
+        """Append the queued readings, then replace the summary, which so never counts more rows than the file has."""
         taken = [self._taken.popleft() for _ in range(len(self._taken))]
         rows = [row for track, values in taken if (row := track.note(values)) is not None]
         with self._samples.open("a", encoding="utf-8") as file:
@@ -154,7 +154,7 @@ class Writer(threading.Thread):
 
 
 class Deadlines:
-    """Evenly spaced times on the monotonic clock; those that were missed are left out, so that nothing drifts."""
+    """Evenly spaced times on the monotonic clock; missed ones are skipped, so that nothing drifts."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -162,18 +162,18 @@ class Deadlines:
         self.number = 0
 
     def seconds_to_next(self) -> float:
-        """Move on to the next deadline that is still to come; seconds until it."""
+        """Advance to the next future deadline; returns the seconds until then."""
         elapsed_s = monotonic() - self._origin_s
         self.number = max(self.number + 1, math.ceil(elapsed_s / self._interval_s))
         return max(0.0, self.number * self._interval_s - elapsed_s)
 
 
 def sample_until_ended(session: Session, writer: Writer, parent_pid: int) -> None:
-    """Sweep at every deadline until SIGTERM comes or the parent is gone; a last sweep ends it."""
+    """Sweep at every deadline until SIGTERM or the end of the parent, then once more."""
     deadlines = Deadlines(session.interval_s)
     every = max(1, round(POWER_INTERVAL_S / session.interval_s))
     devices = range(len(session.tracks))
-    # The devices take turns with their power, so that no sweep is much longer than another.
+    # Power is read from one device at a time, so that all sweeps take about equally long.
     turns = [[(number + index) % every == 0 for index in devices] for number in range(every)]
     while os.getppid() == parent_pid:
         if signal.sigtimedwait(END_SIGNALS, deadlines.seconds_to_next()) is not None:
@@ -183,8 +183,8 @@ def sample_until_ended(session: Session, writer: Writer, parent_pid: int) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Sample as the command line says; 0 when the summary stands."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says when to end
+    """Sample according to the command line; returns 0."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     session = Session(arguments.node, arguments.interval_ms / 1000, arguments.uuids)
     if not session.tracks:
@@ -193,10 +193,10 @@ def run(arguments: argparse.Namespace) -> int:
     writer = Writer(session, arguments.out, arguments.summary)
     writer.begin()
     writer.add(session.baseline())
-    writer.put()  # the summary's first appearance says that the baseline is taken
+    writer.put()  # the appearance of the summary announces the baseline
     gc.collect()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.disable()  # the loop makes no cycles, and a collection would be a gap
+    gc.disable()  # the loop makes no cycles, and a collection would open a gap
     writer.start()
     try:
         sample_until_ended(session, writer, arguments.parent_pid)

@@ -1,4 +1,4 @@
-"""How the GPUs of a node are joined: NVLink or PCIe, pair by pair, in the words of `nvidia-smi topo -m`."""
+"""Connections between the GPUs of a node, NVLink or PCIe, pair by pair, in the terms of `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SWITCH = "nvswitch"
 
 
 def gpu_topology(devices: list[DeviceInfo]) -> list[dict[str, Any]]:
-    """Each pair of `devices` by UUID, with its PCIe path and its NVLinks; what the driver does not tell is None.
+    """Each pair of `devices` by UUID, with its PCIe path and its NVLinks; None if the driver does not report one.
 
-    `pcie` is PIX (one bridge), PXB (several), PHB (host bridge), NODE (one NUMA node) or SYS (between them); `nvlinks`
-    counts active links, `through` is `nvswitch` where they meet in one: then it is the fewer of the two GPUs' links.
+    `pcie` is PIX (one bridge), PXB (several), PHB (host bridge), NODE (one NUMA node) or SYS (across them); `nvlinks`
+    counts active links; `through` is `nvswitch` if they end there, and `nvlinks` then the fewer of the two GPUs' links.
     """
     links = {device.uuid: _links(device.uuid) for device in devices}
     return [
@@ -41,7 +41,7 @@ def _nvlinks(device: DeviceInfo, other: DeviceInfo, links: dict[str, Counter[str
 
 
 def _links(uuid: str) -> Counter[str] | None:
-    """Active NVLinks of a GPU by where they end: a PCI bus id, or a switch; None where the driver does not tell."""
+    """Active NVLinks of a GPU by far end, a PCI bus id or a switch; None if the driver does not report them."""
     ends: Counter[str] = Counter()
     try:
         handle = driver().call("nvmlDeviceGetHandleByUUID", uuid)
@@ -49,7 +49,7 @@ def _links(uuid: str) -> Counter[str] | None:
             if driver().call("nvmlDeviceGetNvLinkState", handle, link):
                 ends[_end(handle, link)] += 1
     except NvmlFault as fault:
-        # A GPU without NVLink, or with fewer links, says "not supported" or "invalid argument" at the first it lacks.
+        # A GPU with fewer links answers "not supported" or "invalid argument" at the first one that it lacks.
         return ends if fault.code in (2, 3) else None
     return ends
 

@@ -1,4 +1,4 @@
-"""What updates weights where DeepSpeed has nothing of its own: a file an optimizer, named in the registry's entry."""
+"""Optimizers that DeepSpeed does not provide: one file each, named by its entry in the registry."""
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -11,13 +11,11 @@ from zerobench.config.trial.trial import TrialSpec
 
 
 class TensorByTensor(torch.optim.Optimizer):
-    """Updates one tensor after the other, each by a call of `update`: its temporaries are gone before the next one's
-    are there.
-    """
+    """Updates one tensor after the other through `update`, so that temporaries of only one tensor exist at a time."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override] # it returns no loss
-        """Update all that have a gradient."""
+        """Update all parameters with a gradient."""
         if closure is not None:
             raise ValueError("closure: none is called")
         for group in self.param_groups:
@@ -26,15 +24,15 @@ class TensorByTensor(torch.optim.Optimizer):
                     self.update(parameter, parameter.grad, group)
 
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        """One tensor by its gradient."""
+        """Update one tensor."""
         raise NotImplementedError
 
 
 def make_optimizer(groups: list[dict[str, Any]], trial: TrialSpec) -> torch.optim.Optimizer:
-    """The trial's optimizer over groups of parameters.
+    """Make the trial's optimizer over groups of parameters.
 
-    What exists under DeepSpeed alone has a counterpart of the same mathematics. Each module is imported only where it
-    is wanted: what it needs may not be installed.
+    Optimizers that only exist in DeepSpeed have a counterpart with the same mathematics. Modules are imported on
+    demand, since their dependencies may not be installed.
     """
     info = plain_optimizer(trial.optimizer)
     module = import_module(f"zerobench.rank.optimizers.{info.factory}")
@@ -46,19 +44,19 @@ _NAME = "name_in_model"
 
 
 def give_names(module: torch.nn.Module, updated: Iterable[torch.Tensor]) -> None:
-    """Tell each of `updated`, in the order of the module's trainable parameters, what it is of."""
+    """Store the parameter's name on each tensor of `updated`, in the order of the module's trainable parameters."""
     names = (name for name, parameter in module.named_parameters() if parameter.requires_grad)
     for name, tensor in zip(names, updated, strict=True):
         setattr(tensor, _NAME, name)
 
 
 def name_of(tensor: torch.Tensor) -> str:
-    """The parameter's name in its model; empty where nobody has told it."""
+    """Name of the parameter in its model; empty if `give_names` has not stored one."""
     return str(getattr(tensor, _NAME, ""))
 
 
 def handed_to_deepspeed(trial: TrialSpec) -> Callable[[list[Any]], torch.optim.Optimizer] | None:
-    """What makes the trial's optimizer over an engine's parameters; None where DeepSpeed does so by itself."""
+    """Factory of the trial's optimizer over an engine's parameters; None if DeepSpeed makes it itself."""
     if OPTIMIZERS[trial.optimizer].deepspeed is not None:
         return None
     return lambda parameters: make_optimizer([{"params": parameters}], trial)

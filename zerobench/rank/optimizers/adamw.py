@@ -9,5 +9,5 @@ from zerobench.config.trial.trial import HyperparameterSpec
 
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec, *, fused: bool | None = None) -> torch.optim.Optimizer:
-    """In one kernel where `fused`, else as torch chooses for the device."""
+    """Make AdamW; `fused`: update in one kernel, None: torch's choice for the device."""
     return torch.optim.AdamW(groups, **h.torch_values(*TORCH_NAMES), fused=fused)

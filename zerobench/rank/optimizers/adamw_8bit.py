@@ -1,9 +1,9 @@
 """AdamW with both moments in 8 bits, in blocks of 256 elements with one scale each (Dettmers et al., arXiv 2110.02861).
 
-States lie as bitsandbytes lays them (bitsandbytes/optim/optimizer.py, Optimizer2State): a code of one byte an element,
-the largest magnitude of each block in fp32, and tensors of fewer than 4,096 elements in fp32. Codes are not from its
-table: they are the square root of the first moment over its block's largest, and the fourth root of the second, so that
-a small second moment, by which the update is divided, hardly ever becomes zero. Operations are the same everywhere.
+States have bitsandbytes' layout (bitsandbytes/optim/optimizer.py, Optimizer2State): a code of one byte an element, the
+largest magnitude of each block in fp32, and tensors of fewer than 4,096 elements in fp32. Codes do not use its table:
+they are the square root of the first moment over its block's largest, and the fourth root of the second, so that a
+small second moment, by which the update is divided, hardly ever becomes zero. Operations are the same on all devices.
 """
 
 from collections.abc import Iterator
@@ -18,23 +18,23 @@ from zerobench.rank.optimizers import TensorByTensor
 BLOCK = OPTIMIZERS[Optimizer.ADAMW_8BIT].states[0].block_elements or 1
 LEAST = OPTIMIZERS[Optimizer.ADAMW_8BIT].states[0].least_elements
 PIECE = OPTIMIZERS[Optimizer.ADAMW_8BIT].temporaries.piece_elements or BLOCK
-"""Elements that are decoded at a time: a multiple of BLOCK."""
+"""Elements to decode at a time: a multiple of BLOCK."""
 _SMALLEST = torch.finfo(torch.float32).tiny
-"""In place of the scale of a block of zeros."""
+"""Scale of a block of zeros."""
 
 
 class AdamW8bit(TensorByTensor):
-    """The decoupled weight decay and the bias corrections of torch.optim.AdamW."""
+    """AdamW with 8-bit states; decoupled weight decay and bias corrections as in torch.optim.AdamW."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Codes are made codes again: torch casts what it loads to the parameter's type (torch/optim/optimizer.py)."""
+        """Load, and restore the type of codes: torch casts them to the parameter's type (torch/optim/optimizer.py)."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             for name in ("state1", "state2") if "absmax1" in state else ():
                 state[name] = state[name].to(torch.uint8)
 
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        """Piece by piece."""
+        """Update one tensor, piece by piece."""
         state = self.state[parameter]
         if not state:
             state.update(_new(parameter))
@@ -73,11 +73,11 @@ def _update(
         _encode_first(first, codes[0][begin:end], scales[0])
         _encode_second(second, codes[1][begin:end], scales[1])
         _move(parameter[begin:end], first, second, state["step"], group)
-        del first, second  # before the next piece's are there
+        del first, second  # before those of the next piece are allocated
 
 
 def _pieces(elements: int) -> Iterator[tuple[int, int]]:
-    """Pieces of whole blocks, and by itself the last block where it is not whole."""
+    """Bounds of pieces of whole blocks; a partial last block is a piece of its own."""
     whole = elements // BLOCK * BLOCK
     for begin in range(0, whole, PIECE):
         yield begin, min(begin + PIECE, whole)
@@ -93,34 +93,34 @@ def _average(first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor, 
 def _move(
     parameter: torch.Tensor, first: torch.Tensor, second: torch.Tensor, step: torch.Tensor, group: dict[str, Any]
 ) -> None:
-    """As torch/optim/adam.py; `second` becomes the denominator. Corrections stay tensors, which have no value in a
-    simulation.
+    """Move the parameter as torch/optim/adam.py does; `second` becomes the denominator. Corrections stay tensors, since
+    they have no value in a simulation.
     """
     beta1, beta2 = group["betas"]
     corrected = second.sqrt_().div_((1 - beta2**step).sqrt()).add_(group["eps"]).mul_(1 - beta1**step)
     parameter.addcdiv_(first, corrected, value=-group["lr"])
 
 
-def _in_blocks(tensor: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def _block_view(tensor: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return tensor.view(len(scale), -1)
 
 
 def _decoded_first(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     root = codes.to(torch.float32).sub_(128).div_(127)
     root.mul_(root.abs())
-    _in_blocks(root, scale).mul_(scale[:, None])
+    _block_view(root, scale).mul_(scale[:, None])
     return root
 
 
 def _decoded_second(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     root = codes.to(torch.float32).div_(255).pow_(4)
-    _in_blocks(root, scale).mul_(scale[:, None])
+    _block_view(root, scale).mul_(scale[:, None])
     return root
 
 
 def _rescale(moment: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Each block over its largest magnitude, which becomes its scale."""
-    blocks = _in_blocks(moment, scale)
+    """Divide each block by its largest magnitude, which becomes its scale."""
+    blocks = _block_view(moment, scale)
     torch.linalg.vector_norm(blocks, ord=float("inf"), dim=1, out=scale)
     return (blocks / scale.clamp_(min=_SMALLEST)[:, None]).view(-1)
 
@@ -136,5 +136,5 @@ def _encode_second(moment: torch.Tensor, codes: torch.Tensor, scale: torch.Tenso
 
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
-    """With the trial's hyperparameters."""
+    """Make AdamW8bit with the trial's hyperparameters."""
     return AdamW8bit(groups, h.torch_values(*TORCH_NAMES))

@@ -9,10 +9,10 @@ from zerobench.rank.optimizers import TensorByTensor
 
 
 class Lion(TensorByTensor):
-    """One moment; the same loop over tensors on every device."""
+    """Lion with one moment; the same loop over tensors on every device."""
 
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        """Decay, move by the sign, then let the momentum follow. One temporary, as large as the tensor."""
+        """Decay, move by the sign, then update the momentum. Needs one temporary as large as the tensor."""
         beta1, beta2 = group["betas"]
         state = self.state[parameter]
         if not state:
@@ -23,5 +23,5 @@ class Lion(TensorByTensor):
 
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
-    """With the trial's two betas."""
+    """Make Lion with the trial's two betas."""
     return Lion(groups, h.torch_values("lr", "betas", "weight_decay"))

@@ -1,7 +1,7 @@
-"""Muon by DeepSpeed's own class, where no engine runs it: momentum made orthogonal for matrices (Jordan et al. 2024,
-"Muon: An optimizer for hidden layers in neural networks"), AdamW for the rest.
+"""Muon without an engine, by DeepSpeed's own class: orthogonalised momentum for matrices (Jordan et al. 2024, "Muon: An
+optimizer for hidden layers in neural networks"), AdamW for the rest.
 
-Which is which is told by shape and name, as deepspeed.initialize tells (deepspeed/__init__.py, set_optimizer_flags).
+Shape and name decide, as in deepspeed.initialize (deepspeed/__init__.py, set_optimizer_flags).
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _OTHERS = ("embed", "lm_head")
 
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
-    """With torch's AdamW for the rest, as the generated configuration asks for."""
+    """Make Muon, with torch's AdamW for the rest, as the generated configuration does."""
     from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 
     parameters = [parameter for group in groups for parameter in group["params"]]

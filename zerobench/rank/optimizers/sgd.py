@@ -8,5 +8,5 @@ from zerobench.config.trial.trial import HyperparameterSpec
 
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
-    """Without a state."""
+    """Make SGD without states."""
     return torch.optim.SGD(groups, lr=h.learning_rate, weight_decay=h.weight_decay)

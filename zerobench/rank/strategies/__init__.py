@@ -1,4 +1,4 @@
-"""Ways to train: one file each, all through the same small door (base.Strategy)."""
+"""Strategies of training: one file each, all with the same small interface (base.Strategy)."""
 
 from importlib import import_module
 
@@ -19,9 +19,9 @@ _MADE_BY = {
 
 
 def make_strategy(job: Job) -> Strategy:
-    """The strategy that the trial names; zerobench.config.derived.strategy has refused unknown names before.
+    """Make the trial's strategy; zerobench.config.derived.strategy has already refused unknown names.
 
-    Each is imported only where it is wanted: what it needs may not be installed.
+    Modules are imported on demand, since their dependencies may not be installed.
     """
     name, schedule = job.trial.strategy, job.trial.pipeline_schedule
     if name not in _MADE_BY:

@@ -1,8 +1,8 @@
-"""The door through which every way of training comes: build, step, name your tensors, read back your config.
+"""Interface of every strategy: build, step, name its tensors, read back its configuration.
 
 A strategy gets functions that build the model and the optimizer, not instances, because some (ZeRO-3, pipelines) must
-decide where and in which pieces the model comes into being. Its step brackets its own phases, because not every
-strategy has one forward and one backward pass.
+decide where and in which pieces the model is created. Its step brackets its own phases, because not every strategy has
+one forward and one backward pass.
 """
 
 from abc import ABC, abstractmethod
@@ -23,24 +23,24 @@ from zerobench.records.records import ParameterTensor
 
 
 class Phases(Protocol):
-    """What a step reports to while it runs: a timer, the ledger, or nothing."""
+    """Receives a step's reports while it runs: a timer, the ledger, or nothing."""
 
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         """Bracket one phase of one micro-step."""
 
     def mark_loss(self, loss: torch.Tensor) -> None:
-        """Tell, within the forward phase, which tensor is the loss."""
+        """Report the loss, within the forward phase."""
 
     def elsewhere(self) -> AbstractContextManager[None]:
-        """Entered by another thread that works for the phase under way, and left by it before the phase ends."""
+        """Context for a helper thread of the current phase, which leaves it before the phase ends."""
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
-        """Tell what a tensor is that came into being where nobody looks: a library of communication made it."""
+        """Report a tensor that a communication library made, outside of any operation."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a strategy gets to work with."""
+    """Inputs of a strategy."""
 
     trial: TrialSpec
     device: Device
@@ -53,32 +53,32 @@ class Job:
     """Sets the initial weights of a model, partitioned or not."""
 
     heard: Callable[[str, int, int], object] = field(default=lambda _kind, _group_size, _message_bytes: None)
-    """Hears of what a strategy itself sends and receives: its kind, ranks of the group, bytes."""
+    """Called with each send and receive of the strategy itself: kind, ranks of the group, bytes."""
 
     norms: GradNorms = field(default_factory=GradNorms)
-    """Is told the norm of the gradients in each step, by the ranks that know it, and says what to clip it to."""
+    """Collects the norm of the gradients in each step from the ranks that know it, and has the norm to clip to."""
 
     def build_model(self) -> torch.nn.Module:
-        """The model with its initial weights."""
+        """Build the model with its initial weights."""
         model = self.shape_model()
         self.fill_weights(model)
         return model
 
 
 class Strategy(ABC):
-    """One way of training. `module` is there once `build` has run."""
+    """One strategy of training. `module` exists once `build` has run."""
 
     module: torch.nn.Module
     wait_s: float | None = None
-    """Seconds of the last step in which this rank waited for others, where the strategy knows."""
+    """Seconds of the last step in which this rank waited for others, if the strategy knows."""
     waits_between_phases = False
-    """Whether this rank only waits where it is in no phase, so that what is no phase's time is `wait_s`."""
+    """True if this rank waits whenever it is in no phase, so that time outside of phases is `wait_s`."""
     whole_parameters: ParameterTensor | None = None
-    """Counts of the whole model, where `module` is some of its layers alone."""
+    """Counts of the whole model, if `module` has only some of its layers."""
     staleness_steps: list[int] | None = None
     """RankRecord.staleness_steps."""
     notes: Sequence[str] = ()
-    """What a reader of the rank's figures must know of them."""
+    """Notes for readers of the rank's figures."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -89,34 +89,34 @@ class Strategy(ABC):
 
     @abstractmethod
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
-        """One optimizer step over this rank's micro-batches (each [micro_batch_size, sequence_length]).
+        """Take one optimizer step over this rank's micro-batches (each [micro_batch_size, sequence_length]).
 
         Returns the mean loss of this rank's micro-batches, on the device.
         """
 
     @abstractmethod
     def walk(self) -> Iterable[NamedTensor]:
-        """Every tensor that the strategy holds, with what it is."""
+        """All tensors of the strategy, with their categories."""
 
     def learning_rate(self) -> float | None:
-        """What the last step updated with, read back from the optimizer itself; None on a rank that has none."""
+        """Learning rate of the last step, read back from the optimizer; None on a rank without one."""
         return None
 
     def save(self, folder: Path) -> None:
-        """Write into `folder`, which is there and empty, all that training needs to go on; called by all ranks."""
+        """Write everything that training needs to continue into the empty `folder`; called by all ranks."""
         raise NotImplementedError(f"{self.job.trial.strategy} writes no checkpoint")
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote, once `build` has run; called by all ranks, which may be others than wrote."""
+        """Continue from the files of `save`, once `build` has run; called by all ranks, maybe others than wrote."""
         raise NotImplementedError(f"{self.job.trial.strategy} reads no checkpoint")
 
     def effective_config(self) -> dict[str, Any]:
-        """What the engine says it runs with."""
+        """Configuration that the engine reports."""
         return {}
 
 
 def only_learning_rate(*optimizers: torch.optim.Optimizer) -> float:
-    """The learning rate of all groups of `optimizers`. Raises RuntimeError where they differ."""
+    """Learning rate of all groups of `optimizers`. Raises RuntimeError if they differ."""
     rates = {float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups}
     if len(rates) != 1:
         raise RuntimeError(f"parameters are updated at different learning rates: {sorted(rates)}")
@@ -124,12 +124,12 @@ def only_learning_rate(*optimizers: torch.optim.Optimizer) -> float:
 
 
 def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Its class, and what its first group has beside parameters."""
+    """Class of the optimizer, and the settings of its first group."""
     group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
     return {"optimizer": type(optimizer).__name__, **group}
 
 
 def causal_loss(module: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:
-    """The model's own next-token loss, mean over the batch; nothing else of its output is kept."""
+    """Next-token loss of the model, mean over the batch; the rest of its output is dropped."""
     loss: torch.Tensor = module(input_ids=tokens, labels=tokens).loss
     return loss

@@ -1,17 +1,15 @@
-"""What a plain torch loop must keep to go on: parameters, fp32 masters and optimizer states, by name, and two ways to
-keep them.
+"""Checkpoints of plain torch loops: parameters, fp32 masters and optimizer states by name, in two formats.
 
-One flat mapping of tensors serves all of torch's own strategies. A name says what a tensor is and of which parameter
-(`first_moment`'s `exp_avg/model.norm.weight`), so that it means the same on any number of ranks, also where each has
-some of the layers; the optimizer's own numbering would not. Loading copies into the tensors that are there, which are
-never held twice.
+All torch strategies use one flat mapping of tensors. A name has the state and its parameter
+(`exp_avg/model.norm.weight`), so that it means the same on any number of ranks, even if each has only some layers; the
+optimizer's own numbering would not. Loading copies into the existing tensors, so no state is held twice.
 
-- whole: one process writes all of it by torch.save, and each that needs it reads it with `weights_only=True`, which
-  builds tensors and runs no code of the file's.
-- in parts: every rank writes its own by torch.distributed.checkpoint, which knows DTensors, writes what several ranks
-  hold under one name once (_dedup_save_plans.py), as first and last stage of a pipeline do a tied
-  embedding, and gives each rank of another number the parts that it holds now. Its `.metadata` is a pickle; it is read
-  only from the folder in which the ranks of the same trial have just written it.
+- whole: one process writes everything with torch.save, and readers use `weights_only=True`, which builds tensors and
+  runs no code from the file.
+- in parts: every rank writes its own with torch.distributed.checkpoint, which supports DTensors, writes a tensor that
+  several ranks share under one name only once (_dedup_save_plans.py; a pipeline's tied embedding), and redistributes
+  the parts over another number of ranks. Its `.metadata` is a pickle; it is read only from the folder in which the
+  ranks of the same trial have just written it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +28,7 @@ _FILE = "states.pt"
 def named_states(
     module: torch.nn.Module, updated: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer | None
 ) -> States:
-    """Every tensor to keep, detached and not copied. `updated` are what the optimizer updates, in the order of the
+    """All tensors to save, detached and not copied. `updated`: the tensors of the optimizer, in the order of the
     module's trainable parameters: these themselves, or their fp32 masters.
     """
     states = model_states(module)
@@ -55,8 +53,8 @@ def model_states(module: torch.nn.Module) -> States:
 
 
 def make_optimizer_states(optimizer: torch.optim.Optimizer) -> None:
-    """Let the optimizer make its states, which it does at its first step: one with zero gradients, at a learning rate
-    of zero, which changes no weight (as torch.distributed.checkpoint.state_dict, _init_optim_state).
+    """Create the optimizer's states by a first step with zero gradients and a learning rate of zero, which changes no
+    weight (as torch.distributed.checkpoint.state_dict, _init_optim_state).
     """
     if optimizer.state:
         return
@@ -66,21 +64,21 @@ def make_optimizer_states(optimizer: torch.optim.Optimizer) -> None:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    optimizer.zero_grad()  # drops them; Horovod's takes no argument that says so
+    optimizer.zero_grad()  # drops them by default; Horovod's takes no argument for it
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
 
 
 def save_whole(states: States, folder: Path) -> None:
-    """Write all of it, by one process."""
+    """Write all states from one process."""
     torch.save(states, folder / _FILE)
 
 
 @torch.no_grad()
 def load_whole(states: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Copy what the file has into `states`, tensor by tensor: the file is mapped, not read into memory first.
+    """Copy the file's values into `states`, tensor by tensor: the file is mapped, not read into memory first.
 
-    Raises KeyError: it lacks one of them.
+    Raises KeyError if the file lacks one of them.
     """
     kept = torch.load(folder / _FILE, map_location="cpu", weights_only=True, mmap=True)
     for name, tensor in states.items():
@@ -88,9 +86,9 @@ def load_whole(states: Mapping[str, torch.Tensor], folder: Path) -> None:
 
 
 def save_parts(states: States, folder: Path) -> None:
-    """Write it by all ranks together.
+    """Write the states from all ranks together.
 
-    What lies on the host already is not copied ahead: torch would take a stream of the device for that.
+    Tensors on the host are not copied ahead: torch would use a stream of the device for that.
     """
     on_gpu = any(tensor.device.type == "cuda" for tensor in states.values())
     writer = FileSystemWriter(folder) if on_gpu else FileSystemWriter(folder, per_thread_copy_ahead=0)
@@ -98,5 +96,5 @@ def save_parts(states: States, folder: Path) -> None:
 
 
 def load_parts(states: States, folder: Path) -> None:
-    """Read into `states`, by all ranks together; they may be others than those that wrote."""
+    """Read into `states` on all ranks together; the writers may have been other ranks."""
     load_in_parts(states, checkpoint_id=str(folder))

@@ -1,11 +1,10 @@
 """torch's DistributedDataParallel: the whole model on every rank, gradients averaged bucket by bucket during backward.
 
-Each rank is fed its own micro-batches as a DistributedSampler without shuffling deals them out (rank/training/data.py),
-so all ranks together see the samples that the single process sees. Gradients are views into DDP's buckets
-(`gradient_as_bucket_view`), which live from the start to the end: their bytes are counted once, as gradients, and there
-are no reduce buffers beside them but what a compressing hook keeps. Between steps they are set to zero and not dropped:
-dropped ones would come to life outside of the buckets when micro-batches are accumulated under `no_sync`, and be held
-twice.
+Each rank gets its own micro-batches from a DistributedSampler without shuffling (rank/training/data.py), so all ranks
+together see the samples of the single process. Gradients are views into DDP's buckets (`gradient_as_bucket_view`),
+which live as long as the model: their bytes count once, as gradients, and the only reduce buffers are those of a
+compressing hook. Between steps they are set to zero, not dropped: dropped ones would be created outside of the buckets
+when micro-batches are accumulated under `no_sync`, and be held twice.
 """
 
 import inspect
@@ -32,27 +31,27 @@ class Ddp(TorchLoop):
     def _wrap(self) -> Callable[..., Any]:
         trial = self.job.trial
         cap: Any = None if trial.bucket_bytes is None else trial.bucket_bytes / _MIB  # torch takes it times 2**20
-        # No broadcast of the model's buffers before each forward pass: training changes none of them. torch 2.13 has
-        # renamed the switch and warns of the old name.
+        # No broadcast of the model's buffers before each forward pass: training never changes them. torch 2.13 renamed
+        # the option and warns about the old name.
         new_name, old_name = "forward_sync_buffers", "broadcast_buffers"
         name = new_name if new_name in inspect.signature(DistributedDataParallel).parameters else old_name
         settings: dict[str, Any] = {"bucket_cap_mb": cap, "gradient_as_bucket_view": True, name: False}
         self._ddp = DistributedDataParallel(self.module, **settings)
         self._hook = attach(self._ddp, trial)
-        compile_whole(self._ddp, trial)  # dynamo then cuts the graph where a bucket is full, so that reductions overlap
+        compile_whole(self._ddp, trial)  # dynamo then splits the graph at full buckets, so that reductions overlap
         return self._ddp
 
     def _accumulating(self) -> AbstractContextManager[None]:
         return self._ddp.no_sync()
 
     def walk(self) -> Iterable[NamedTensor]:
-        """What the loop holds, the gradients in their buckets; and what a hook keeps."""
+        """Tensors of the loop, with gradients in their buckets, and of the hook."""
         yield from super().walk()
         for kept in self._hook.tensors():
             yield NamedTensor(kept, Category.REDUCE_BUFFERS)
 
     def effective_config(self) -> dict[str, Any]:
-        """The optimizer's settings, and what DDP says of its buckets."""
+        """Settings of the optimizer, and of DDP's buckets."""
         logged = self._ddp._get_ddp_logging_data()
         names = ("backend_name", "bucket_cap_bytes", "gradient_as_bucket_view", "bucket_sizes", "comm_hook")
         ours = {"compression": self.job.trial.compression.value, **self._hook.settings()}

@@ -1,9 +1,8 @@
 """Layers split over ranks by DeepSpeed's PipelineModule and its TrainSchedule, which is 1F1B.
 
-The same stages as under torch's schedules (stages.py), each handed to DeepSpeed as one layer, so that engines are
-compared and not divisions of the model. The engine takes a step of its own through a list of instructions
-(deepspeed/runtime/pipe/engine.py, _INSTRUCTION_MAP); what computes among them is bracketed by the phases, and between
-those a rank waits.
+The stages are those of torch's schedules (stages.py), each passed to DeepSpeed as one layer, so that a comparison is of
+engines and not of divisions of the model. The engine runs a step as a list of instructions
+(deepspeed/runtime/pipe/engine.py, _INSTRUCTION_MAP); phases bracket those that compute, and between them a rank waits.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from zerobench.common.vocabulary import Category, Phase
 from zerobench.rank.ledger.engine_config import engine_config
 from zerobench.rank.ledger.engine_tensors import NamedTensor
 from zerobench.rank.strategies.base import Phases
-from zerobench.rank.strategies.engine_checkpoint import load_engine, save_engine
 from zerobench.rank.strategies.pipeline import own_part
 from zerobench.rank.strategies.stages import Stage, build_stage
-from zerobench.rank.strategies.zero import Zero
+from zerobench.rank.strategies.zero import Zero, load_engine, save_engine
 from zerobench.records.checkpoint_files import ENGINE
 
 
@@ -41,18 +39,18 @@ class DeepSpeedPipeline(Zero):
         layers = [LayerSpec(_OwnStage, build=self._build_stage, index=index) for index in range(world_size)]
         module = PipelineModule(layers, num_stages=world_size, loss_fn=self._loss, partition_method="uniform")
         for parameter in module.parameters():
-            parameter.model_parallel = True  # else all but the first stage are left out of the global norm
+            parameter.model_parallel = True  # otherwise the global norm covers only the first stage
         self._make_engine(module)
         self.module = self._stage.model
         self.whole_parameters = self._stage.whole_parameters
-        self._engine._INSTRUCTION_MAP = dict(self._in_phases(self._engine._INSTRUCTION_MAP))
+        self._engine._INSTRUCTION_MAP = dict(self._bracketed(self._engine._INSTRUCTION_MAP))
 
     def _build_stage(self, index: int) -> Stage:
         self._stage = build_stage(self.job, index, dist.get_world_size())
         return self._stage
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
-        """One train_batch of the engine. Returns the loss on the last rank, elsewhere 0."""
+        """Run one train_batch of the engine. Returns the loss on the last rank, elsewhere 0."""
         self._phases = phases
         self._set_rate(learning_rate)
         loss: torch.Tensor = self._engine.train_batch((tokens, tokens) for tokens in micro_batches)
@@ -63,8 +61,8 @@ class DeepSpeedPipeline(Zero):
         self._phases.mark_loss(loss)
         return loss
 
-    def _in_phases(self, instructions: dict[Any, Callable[..., None]]) -> Iterator[tuple[Any, Callable[..., None]]]:
-        """The engine's instructions, those that compute within their phase."""
+    def _bracketed(self, instructions: dict[Any, Callable[..., None]]) -> Iterator[tuple[Any, Callable[..., None]]]:
+        """The engine's instructions; those that compute run within their phase."""
         around: dict[str, Callable[..., AbstractContextManager[None]]] = {
             "ForwardPass": self._forward,
             "BackwardPass": self._backward,
@@ -103,26 +101,26 @@ class DeepSpeedPipeline(Zero):
 
     @contextmanager
     def _update(self, engine: Any) -> Iterator[None]:
-        if engine.gradient_clipping():  # the norm over all ranks waits for the slowest: not within the update
+        if engine.gradient_clipping():  # the norm waits for the slowest rank, which is no time of the update
             dist.all_reduce(torch.zeros((), device=self.job.device.torch_device))
         with self._phases.phase(Phase.STEP):
-            self._norm.before_update()
+            self._norm.prepare_update()
             yield
-        self._norm.after_update()
+        self._norm.report()
 
     def _moved(self, kind: str, tensor: torch.Tensor) -> None:
         self.job.heard(kind, dist.get_world_size(), tensor.nbytes)
 
     def save(self, folder: Path) -> None:
-        """By the engine: a file of weights and one of optimizer states for each stage."""
+        """Save through the engine: a file of weights and one of optimizer states for each stage."""
         save_engine(self._engine, folder)
 
     def load(self, folder: Path) -> None:
-        """What the engine wrote for this rank's stage.
+        """Load the engine's files for this rank's stage.
 
-        In bf16 its optimizer is one of partitions (BF16_Optimizer), whose files `load_checkpoint` reads only where ZeRO
-        is on: else it hands that optimizer what the file of weights has, and fails (runtime/engine.py,
-        _load_checkpoint). So they are asked for by themselves.
+        In bf16 the optimizer is partitioned (BF16_Optimizer), and `load_checkpoint` reads its files only with ZeRO:
+        otherwise it passes the content of the weights file to that optimizer and fails (runtime/engine.py,
+        _load_checkpoint). So its files are loaded separately.
         """
         in_partitions = type(self._engine.optimizer).__name__ == "BF16_Optimizer"
         load_engine(self._engine, folder, optimizer=not in_partitions)
@@ -130,36 +128,36 @@ class DeepSpeedPipeline(Zero):
             raise RuntimeError(f"DeepSpeed found no optimizer states in {folder}")
 
     def walk(self) -> Iterable[NamedTensor]:
-        """Everything that the engine holds, what passes between the stages, and the batches that it keeps.
+        """Tensors of the engine, those that pass between stages, and the batches that it keeps.
 
-        Of the last stage it keeps the logits too, one micro-batch's in each buffer, until others take their place.
+        On the last stage it also keeps the logits, those of one micro-batch in each buffer, until they are replaced.
         """
         yield from super().walk()
-        held, stage = self._engine.pipe_buffers, self._stage
-        received = [] if stage.is_first else [tensor for tensor in held["inputs"] if tensor is not None]
+        buffers, stage = self._engine.pipe_buffers, self._stage
+        received = [] if stage.is_first else [tensor for tensor in buffers["inputs"] if tensor is not None]
         passing = [self._engine.pipe_recv_buf, *self._engine._grad_layer_buf, *received, *(x.grad for x in received)]
-        yield from _named(passing, Category.PIPELINE_BUFFERS)
-        yield from _named(held["labels"] + (held["inputs"] if stage.is_first else []), Category.INPUTS)
-        yield from _named(held["outputs"] if stage.is_last else [], Category.LOGITS_AND_LOSS)
+        yield from _name_all(passing, Category.PIPELINE_BUFFERS)
+        yield from _name_all(buffers["labels"] + (buffers["inputs"] if stage.is_first else []), Category.INPUTS)
+        yield from _name_all(buffers["outputs"] if stage.is_last else [], Category.LOGITS_AND_LOSS)
 
     def effective_config(self) -> dict[str, Any]:
-        """DeepSpeed's config with every default filled in, and which part of which pipeline this rank is."""
+        """DeepSpeed's config with every default filled in, and this rank's part of the pipeline."""
         engine = f"deepspeed.pipe.{type(self._engine).__name__}"
         return {**engine_config(self._engine), "pipeline": {**own_part(self._stage, self.job.trial), "engine": engine}}
 
 
-def _named(held: Iterable[torch.Tensor | None], category: Category) -> Iterator[NamedTensor]:
-    return (NamedTensor(tensor, category) for tensor in held if tensor is not None)
+def _name_all(tensors: Iterable[torch.Tensor | None], category: Category) -> Iterator[NamedTensor]:
+    return (NamedTensor(tensor, category) for tensor in tensors if tensor is not None)
 
 
 class _OwnStage(torch.nn.Module):
-    """A stage as DeepSpeed builds layers: by a class and its arguments, on the rank that is to have it."""
+    """Wraps a stage for DeepSpeed, which builds layers from a class and its arguments, on the rank that gets it."""
 
     def __init__(self, build: Callable[[int], Stage], index: int) -> None:
         super().__init__()
         self.stage = build(index)
 
     def forward(self, received: torch.Tensor) -> torch.Tensor:
-        """As the stage's."""
-        given: torch.Tensor = self.stage(received)
-        return given
+        """Run the stage."""
+        output: torch.Tensor = self.stage(received)
+        return output

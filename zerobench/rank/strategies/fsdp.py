@@ -1,16 +1,17 @@
-"""torch's FSDP2: `fully_shard` for each block and for the rest of the model, which are gathered for use one by one.
+"""torch's FSDP2: `fully_shard` for each block and for the rest of the model, gathered for use one by one.
 
-The model is made without memory and each rank keeps its part of weights that are drawn one parameter at a time, so that
-no rank ever holds it whole. A 16-bit model is kept in fp32 parts, which the optimizer updates, and gathered in 16 bits
-(MixedPrecisionPolicy); gradients are reduced in the same 16 bits, as ZeRO's. Adapters in fp32 beside a 16-bit model are
-gathered as they are, in one message with it, and their gradients are reduced in fp32. Gradients are reduced with every
-micro-batch, as at stages 2 and 3: without that (`set_requires_gradient_sync`) every rank would hold whole gradients
-between micro-batches. CPU offload takes parameters, gradients and optimizer states together (CPUOffloadPolicy), and the
-update runs on the CPU.
+The model is created without memory and each rank keeps its part of weights that are drawn one parameter at a time, so
+that no rank ever holds it whole. A 16-bit model is kept in fp32 parts, which the optimizer updates, and gathered in 16
+bits (MixedPrecisionPolicy); gradients are reduced in the same 16 bits, as under ZeRO. fp32 adapters of a 16-bit model
+are gathered as they are, in one message with it, and their gradients are reduced in fp32. Gradients are reduced with
+every micro-batch, as at stages 2 and 3: otherwise (`set_requires_gradient_sync`) every rank would hold whole gradients
+between micro-batches. CPU offload covers parameters, gradients and optimizer states together (CPUOffloadPolicy), and
+the update runs on the CPU.
 
-With `mics_shard_size` all of this happens among so many neighbouring ranks, and their groups hold copies of each other
-(torch's HSDP, the partitioning of MiCS: Zhang et al., arXiv 2205.00119, section 3.1). Gradients are reduced within the
-group with every micro-batch and between the groups with the last one (section 3.3, 2-hop gradient synchronization).
+With `mics_shard_size` the model is sharded over groups of that many neighbouring ranks, which are replicas of each
+other (torch's HSDP, the partitioning of MiCS: Zhang et al., arXiv 2205.00119, section 3.1). Gradients are reduced
+within the group with every micro-batch and between the groups with the last one (section 3.3, 2-hop gradient
+synchronization).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,29 +43,24 @@ class Fsdp(TorchLoop):
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.shape_model(on_meta=True)
-        compile_blocks(model, self.job.trial)
-        trial = self.job.trial
-        settings = self._settings()
+        device, trial = self.job.device, self.job.trial
+        compile_blocks(model, trial)
+        offload = CPUOffloadPolicy(pin_memory=device.is_cuda) if self._offloads else OffloadPolicy()
+        policy = MixedPrecisionPolicy(param_dtype=DTYPES[trial.precision] if trial.trains_in_16_bits else None)
+        settings: dict[str, Any] = {"mesh": self._mesh(), "mp_policy": policy, "offload_policy": offload}
         for block in blocks(model):
             fully_shard(block, reshard_after_forward=trial.reshard_after_forward, **settings)
-        # None is torch's own choice for the root: backward needs the head first, so it stays gathered.
+        # None lets torch keep the root gathered, since backward needs the head first.
         fully_shard(model, reshard_after_forward=None if trial.reshard_after_forward else False, **settings)
-        where = torch.device("cpu") if self._offloads else self.job.device.torch_device
+        where = torch.device("cpu") if self._offloads else device.torch_device
         model._apply(partial(_with_memory, device=where))
         self.job.fill_weights(model)
         return model
 
-    def _settings(self) -> dict[str, Any]:
-        device, trial = self.job.device, self.job.trial
-        dtype = DTYPES[trial.precision] if trial.trains_in_16_bits else None
-        offload = CPUOffloadPolicy(pin_memory=device.is_cuda) if self._offloads else OffloadPolicy()
-        policy = MixedPrecisionPolicy(param_dtype=dtype)
-        return {"mesh": self._mesh(), "mp_policy": policy, "offload_policy": offload}
-
     def _mesh(self) -> DeviceMesh:
-        """All ranks in a row, or groups of neighbours in rows below each other.
+        """Mesh of all ranks in one dimension, or of groups of neighbours in two.
 
-        A mesh reads its own ranks out of a tensor, which must have values in every world.
+        A mesh reads its ranks from a tensor, which must have values in every world.
         """
         trial, device = self.job.trial, self.job.device.torch_device.type
         groups = trial.world_size // state_shard_size(trial)
@@ -76,14 +72,14 @@ class Fsdp(TorchLoop):
 
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
-        """Groups that hold copies of each other wait for the step's last micro-batch."""
+        """Leave the all-reduce between replica groups to the last micro-batch of the step."""
         root: Any = self.module  # fully_shard gives it these methods
         root.set_requires_all_reduce(False)
         yield
         root.set_requires_all_reduce(True)
 
     def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
-        """As the loop's; the norm is brought together once, where torch's clip_grad_norm_ returns this rank's part."""
+        """Clip by the whole norm, reduced once: torch's clip_grad_norm_ returns only this rank's part."""
         norm: Any = torch.nn.utils.get_total_norm(gradients_of(parameters))
         whole: torch.Tensor = norm.full_tensor()
         torch.nn.utils.clip_grads_with_norm_(parameters, largest, whole)
@@ -94,13 +90,13 @@ class Fsdp(TorchLoop):
         return self.job.trial.offload_param is Offload.CPU
 
     def walk(self) -> Iterable[NamedTensor]:
-        """Everything that FSDP2 and the optimizer hold."""
+        """All tensors of FSDP2 and the optimizer."""
         masters = self.job.trial.trains_in_16_bits
         place = Place.HOST if self._offloads else None
         return walk_fsdp(self.module, self._optimizer, are_masters=masters, place=place)
 
     def effective_config(self) -> dict[str, Any]:
-        """The optimizer's settings, and FSDP2's as it holds them."""
+        """Settings of the optimizer and of FSDP2."""
         state = self.module._get_fsdp_state()  # type: ignore[operator] # torch leaves it untyped
         fsdp = {
             "reshard_after_forward": self.job.trial.reshard_after_forward,
@@ -113,5 +109,5 @@ class Fsdp(TorchLoop):
 
 
 def _with_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`tensor`, or one of its kind on `device` where it has no memory."""
+    """Return `tensor`, or an empty one like it on `device` if it has no memory."""
     return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor

@@ -1,15 +1,15 @@
 """Horovod: the whole model on every rank, gradients averaged by a ring all-reduce while backward runs.
 
-Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow" (arXiv 1802.05799). A hook of
-each parameter hands its gradient to a thread of Horovod's own as soon as it is accumulated; the thread packs what is
-ready on all ranks into a fusion buffer and reduces it with Gloo. The loop is that of the other torch strategies around
-Horovod's DistributedOptimizer; clipping comes after the all-reduce, on the averaged gradients, as under DDP.
+Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow" (arXiv 1802.05799). A hook
+passes each gradient to Horovod's thread as soon as it is accumulated; the thread packs gradients that are ready on all
+ranks into a fusion buffer and reduces it with Gloo. The loop is that of the other torch strategies around Horovod's
+DistributedOptimizer; clipping follows the all-reduce, on the averaged gradients, as under DDP.
 
 - Weights are drawn from the same seed on every rank, so none are broadcast. Optimizer states are not broadcast either:
   `broadcast_optimizer_state` takes a step on a fresh AdamW to make them (horovod/torch/functions.py).
-- The fusion buffer is allocated by that thread, in C++, where no tensor is seen to hold it: the book of torch's
-  allocator knows it by the thread's name (rank/ledger/cpu_book.py).
-- Losses are averaged, and the end is waited for, over torch's gloo group as under every strategy.
+- That thread allocates the fusion buffer in C++, where no tensor is seen to own it: the book of torch's allocator
+  recognises it by the thread's name (rank/ledger/cpu_book.py).
+- Losses and the final barrier use torch's gloo group, as under every strategy.
 """
 
 import os
@@ -26,7 +26,7 @@ from zerobench.rank.strategies.base import Phases
 from zerobench.rank.strategies.torch_loop import TorchLoop
 
 FUSION_BYTES = 128 * 2**20
-"""Horovod's own HOROVOD_FUSION_THRESHOLD (horovod/common/operations.cc), set here so that it is known."""
+"""Horovod's default HOROVOD_FUSION_THRESHOLD (horovod/common/operations.cc), set explicitly so that it is known."""
 
 
 class Horovod(TorchLoop):
@@ -35,7 +35,7 @@ class Horovod(TorchLoop):
     def build(self) -> None:
         """Start Horovod, build model and optimizer, and hook every parameter's gradient."""
         self._fusion_bytes = self.job.trial.bucket_bytes or FUSION_BYTES
-        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(self._fusion_bytes)  # its core reads it when it starts
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(self._fusion_bytes)  # Horovod reads it when it starts
         import horovod.torch as hvd
 
         with starting_horovod():
@@ -55,23 +55,18 @@ class Horovod(TorchLoop):
         self.notes = [f"{buffer}: counted in reduce_buffers where torch's allocator is watched, otherwise not"]
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
-        """Accumulate over the micro-batches, wait for the averages of the last one's gradients, update once."""
-        if self._hooked.backward_passes_per_step != len(
-            micro_batches
-        ):  # a batch that grows (config/trial/batch_ramp.py)
+        """Accumulate over the micro-batches, wait for the averaged gradients, update once."""
+        # A growing batch (config/trial/batch_ramp.py) changes the number of passes.
+        if self._hooked.backward_passes_per_step != len(micro_batches):
             self._hooked.set_backward_passes_per_step(len(micro_batches))
         losses = [self._forward_backward(tokens, 1 / len(micro_batches), phases) for tokens in micro_batches]
-        with phases.phase(Phase.BACKWARD):
-            self._synchronize()
+        with phases.phase(Phase.BACKWARD):  # as DDP, which waits at the end of backward
+            self._hooked.synchronize()
+            for parameter in self._updated:
+                self.job.heard("all_reduce", self._size, parameter.numel() * (2 if self._sends_halves else 4))
         with phases.phase(Phase.STEP):
             self._update(learning_rate)
         return torch.stack(losses).mean()
-
-    def _synchronize(self) -> None:
-        """Wait for what is under way, in the backward phase as DDP does at the end of its own."""
-        self._hooked.synchronize()
-        for parameter in self._updated:
-            self.job.heard("all_reduce", self._size, parameter.numel() * (2 if self._sends_halves else 4))
 
     def _update(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
@@ -79,15 +74,15 @@ class Horovod(TorchLoop):
         self._clip_all()
         with self._hooked.skip_synchronize():
             self._optimizer.step()
-        self._optimizer.zero_grad()  # it takes no set_to_none, which is torch's default
+        self._optimizer.zero_grad()  # it has no parameter set_to_none, which is torch's default
 
     def load(self, folder: Path) -> None:
-        """All states, by each rank; the step that makes the optimizer's must not wait for an all-reduce."""
+        """Load all states on each rank; the step that creates optimizer states must not wait for an all-reduce."""
         with self._hooked.skip_synchronize():
             super().load(folder)
 
     def effective_config(self) -> dict[str, Any]:
-        """The optimizer's settings, and what Horovod was built with and runs with."""
+        """Settings of the optimizer, and Horovod's build and settings."""
         import horovod.torch as hvd
 
         ours = {

@@ -1,16 +1,16 @@
 """Layers on remote workers: a pipeline of stages over torch.distributed.rpc, with distributed autograd.
 
-After torch's tutorials on distributed pipeline parallelism by RPC: shards of a model as remote references, a context of
-distributed autograd for each step, a DistributedOptimizer over references to all parameters. Here as there one rank is
-the master that drives and the others answer. It holds the first stage besides, so that a model on N ranks is divided
-into N stages, as it is under `pipeline`, and ranks of the two compare one by one.
+After torch's tutorials on distributed pipeline parallelism with RPC: shards of a model as remote references, a context
+of distributed autograd for each step, a DistributedOptimizer over references to all parameters. As there, one rank
+drives and the others answer. The driver also holds the first stage, so that a model on N ranks is divided into N stages
+as under `pipeline`, and ranks of the two can be compared one by one.
 
-A stage hands hidden states to the next one itself, and the last stage the loss to the driver: nothing passes through a
-rank that has no use for it. All micro-batches go forward before the one backward pass over all losses: GPipe's schedule
-(Huang et al., arXiv 1811.06965), which is the only one that distributed autograd has.
+A stage sends hidden states directly to the next one, and the last stage sends the loss to the driver. All micro-batches
+go forward before one backward pass over all losses: GPipe's schedule (Huang et al., arXiv 1811.06965), the only one
+that distributed autograd supports.
 
-Each rank is known to the others by a module-level name, since functions travel by theirs. RPC runs what it is sent, so
-it listens on the loopback interface alone.
+The stage of each rank is a module-level variable, since RPC sends functions by name. RPC executes what it receives, so
+it listens only on the loopback interface.
 """
 
 import math
@@ -33,14 +33,13 @@ from zerobench.rank.ledger.engine_tensors import NamedTensor
 from zerobench.rank.strategies.base import Job, Phases, Strategy, only_learning_rate, optimizer_settings
 from zerobench.rank.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.rank.strategies.pipeline import own_part
-from zerobench.rank.strategies.rpc_optimizer import StageOptimizer
-from zerobench.rank.strategies.rpc_stage import DRIVER, HeldStage
+from zerobench.rank.strategies.rpc_stage import DRIVER, HeldStage, StageOptimizer
 
 _held: HeldStage | None = None
-"""The stage of this process, where functions that are called by RPC find it."""
+"""The stage of this process, for functions that are called by RPC."""
 
 _THREADS = 1
-"""Of RPC on each rank. Nothing that they do waits for an answer, so one is enough."""
+"""RPC threads on each rank. Their work never waits for an answer, so one is enough."""
 
 _backward: Any = dist_autograd.backward  # type: ignore[attr-defined] # not exported by name
 
@@ -70,7 +69,7 @@ class RpcPipeline(Strategy):
         dist.barrier()
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
-        """Drive one optimizer step, or follow it. The driver has the loss, the others zero."""
+        """Drive one optimizer step, or follow it. Returns the loss on the driver, elsewhere 0."""
         stage = self._stage
         stage.phases = phases
         stage.busy_s = stage.optimizer.busy_s = 0.0
@@ -101,13 +100,13 @@ class RpcPipeline(Strategy):
 
     @contextmanager
     def _phase(self, phase: Phase, context_id: int, phases: Phases) -> Iterator[None]:
-        """A phase on all ranks: the others have opened it before anything happens in it."""
+        """Bracket a phase on all ranks: all have entered it before any work begins."""
         with phases.phase(phase):
             self._ask_all(_begin, phase, context_id)
             yield
 
     def _forward(self, micro_batches: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """All micro-batches through all stages: their losses, as they come."""
+        """Send all micro-batches through all stages; returns their losses in order of arrival."""
         for tokens in micro_batches:
             self.job.heard("send", dist.get_world_size(), tokens.nbytes)
         rpc.rpc_sync(_name(self._ranks[-1]), _take_labels, args=(list(micro_batches),))
@@ -120,35 +119,35 @@ class RpcPipeline(Strategy):
         largest, clip = self.job.norms.largest, 1.0
         if largest is not None:
             norm = math.sqrt(sum(self._ask_all(_squared_norm))) / self._stage.optimizer.loss_scale
-            clip = min(1.0, largest / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ has it
+            clip = min(1.0, largest / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_
             self.job.norms.tell(norm)
         self._ask_all(_prepare, clip, learning_rate)
         self._optimizer.step(context_id)
 
     def _ask_all(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
-        """Call a function on every rank, this one included, and wait for what each gives."""
+        """Call a function on every rank, including this one, and wait for the results."""
         futures = [rpc.rpc_async(_name(rank), function, args=arguments) for rank in self._ranks]
         return [future.wait() for future in futures]
 
     def save(self, folder: Path) -> None:
-        """Each rank its stage, over the process group: RPC is for steps."""
+        """Save each rank's stage over the process group: RPC is only for steps."""
         save_parts(self._stage.states(), folder)
 
     def load(self, folder: Path) -> None:
-        """Each rank the stage that is its own now."""
+        """Load the current stage of each rank."""
         make_optimizer_states(self._stage.optimizer.inner)
         load_parts(self._stage.states(), folder)
 
     def walk(self) -> Iterable[NamedTensor]:
-        """What this rank's stage holds."""
+        """Tensors of this rank's stage."""
         return self._stage.walk()
 
     def learning_rate(self) -> float | None:
-        """As this stage's optimizer has it."""
+        """Learning rate of this stage's optimizer."""
         return only_learning_rate(self._stage.optimizer.inner)
 
     def effective_config(self) -> dict[str, Any]:
-        """The optimizer's settings, and what this rank is in the pipeline."""
+        """Settings of the optimizer, and this rank's part of the pipeline."""
         optimizer, stage = self._stage.optimizer, self._stage.stage
         pipeline = {
             **own_part(stage, self.job.trial.model_copy(update={"pipeline_schedule": PipelineSchedule.GPIPE})),
@@ -159,11 +158,11 @@ class RpcPipeline(Strategy):
 
 
 def _join(rank: int, trial: TrialSpec) -> None:
-    """Start RPC beside the process group, by the same rendezvous; one thread on each rank does what it is asked for.
+    """Start RPC with the rendezvous of the process group (MASTER_ADDR, MASTER_PORT): torch shares a store in a process.
 
-    The rendezvous is the one that MASTER_ADDR and MASTER_PORT name: torch shares its store within a process.
+    One thread on each rank answers requests.
     """
-    if torch.get_num_interop_threads() != 1:  # on which distributed autograd runs: one micro-batch after the other
+    if torch.get_num_interop_threads() != 1:  # distributed autograd runs on them: one micro-batch at a time
         torch.set_num_interop_threads(1)
     os.environ["TP_SOCKET_IFNAME"] = "lo"
     options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=_THREADS, rpc_timeout=trial.peers_limit_s)
@@ -174,7 +173,7 @@ def _name(rank: int) -> str:
     return f"stage{rank}"
 
 
-# What ranks ask of each other.
+# Functions that ranks call on each other. RPC pickles them by name, so they are module-level.
 
 
 def _stage_here() -> HeldStage:
@@ -200,7 +199,7 @@ def _take_labels(labels: list[torch.Tensor]) -> None:
 
 
 def _forward(index: int, received: torch.Tensor) -> None:
-    """Whoever sent it does not wait for an answer, so what goes wrong ends this rank, whose fault it is."""
+    """Run the stage; an error ends this rank, since the sender does not wait for an answer."""
     try:
         _stage_here().forward(index, received)
     except BaseException as error:

@@ -1,12 +1,12 @@
 """A causal language model divided into the stages of a pipeline, each a module that a rank can hold by itself.
 
-A stage is transformers' own model with what belongs to other stages taken out: their blocks hand on what they get,
-and so does a final norm that is not there. Its forward pass is transformers', so it computes what the whole model
-computes there (masks, positions), and its parameters keep the names that their weights are drawn by. The whole model
-is made without memory, and only what stays gets some: no rank ever holds more than its stage.
+A stage is transformers' own model in which modules of other stages (blocks, final norm) are replaced with pass-through
+modules. Its forward pass is transformers', so it computes the same as the whole model (masks, positions), and its
+parameters keep the names by which their weights are drawn. The whole model is created without memory, which only the
+modules of the stage get: no rank ever holds more than its stage.
 
-The first stage has the embeddings, the last one the final norm and the head. Where head and embedding are one tensor,
-both hold it: the sum of their two gradients is the gradient of the whole model's.
+The first stage has the embeddings, the last one the final norm and the head. If head and embedding are tied, both hold
+the tensor: the sum of their two gradients is the gradient of the whole model.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from zerobench.records.records import ParameterTensor
 
 @dataclass(frozen=True)
 class _Names:
-    """What a transformers model calls its pieces, within its base model."""
+    """Names of the pieces of a transformers model, within its base model."""
 
     embedding: str
     blocks: str
@@ -43,16 +43,16 @@ _NAMES = {
 class Stage(torch.nn.Module):
     """One stage: tokens or hidden states in, hidden states or logits out.
 
-    `model` is the transformers model with what is left of it; its parameters' names are the whole model's.
+    `model` is the remaining part of the transformers model; its parameters have the names of the whole model.
     """
 
     def __init__(self, model: Any, index: int, division: Sequence[range]) -> None:
-        """Take out of `model` (no memory needed) all that stage `index` of the `division` does not have."""
+        """Reduce `model` (on the meta device) to stage `index` of the `division`."""
         super().__init__()
         self.index, self.division = index, tuple(division)
         self.is_first, self.is_last = index == 0, index == len(division) - 1
         self.whole_parameters: ParameterTensor = count_parameters_built(model)
-        """Of the model that this is a stage of."""
+        """Counts of the whole model."""
         self.model = model
         self.is_tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
         self._take_out(_NAMES[model.config.model_type])
@@ -73,9 +73,9 @@ class Stage(torch.nn.Module):
             self.model.set_output_embeddings(_PassThroughModule())
 
     def forward(self, received: torch.Tensor) -> torch.Tensor:
-        """Tokens, int64 [batch, sequence], at the first stage, else hidden states [batch, sequence, hidden_size].
+        """Run the stage on tokens, int64 [batch, sequence], or hidden states [batch, sequence, hidden_size].
 
-        Returns hidden states, at the last stage logits [batch, sequence, vocab_size].
+        Returns hidden states, on the last stage logits [batch, sequence, vocab_size].
         """
         kind = "input_ids" if self.is_first else "inputs_embeds"
         if self.is_last:
@@ -85,14 +85,14 @@ class Stage(torch.nn.Module):
         return hidden
 
     def loss(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The model's own next-token loss, mean over the batch, of the last stage's logits."""
+        """Next-token loss of the model, mean over the batch, from the last stage's logits."""
         loss: torch.Tensor = self.model.loss_function(
             logits=logits, labels=tokens, vocab_size=self.model.config.vocab_size
         )
         return loss
 
     def tied_weight(self) -> torch.nn.Parameter | None:
-        """The tensor that is embedding and head in one, on the two stages that hold it; None elsewhere."""
+        """The tied embedding, on the two stages that hold it; None elsewhere."""
         if not self.is_tied or not (self.is_first or self.is_last):
             return None
         weight: torch.nn.Parameter = self.model.get_input_embeddings().weight
@@ -100,22 +100,22 @@ class Stage(torch.nn.Module):
 
 
 class _PassThroughModule(torch.nn.Module):
-    """Stands where another stage's module is: what comes in goes out."""
+    """Takes the place of another stage's module: returns its input."""
 
     def forward(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         return hidden_states
 
 
 class _NoPositions(torch.nn.Module):
-    """Stands where the first stage's positional embeddings are, which were added there."""
+    """Takes the place of positional embeddings, which the first stage has already added."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        """Nothing to add: a zero."""
+        """Return zero."""
         return torch.zeros((), device=positions.device)
 
 
 def build_stage(job: Job, index: int, num_stages: int) -> Stage:
-    """Stage `index` of `num_stages` of the job's model, on the job's device, with its initial weights."""
+    """Build stage `index` of `num_stages` of the job's model, on the job's device, with its initial weights."""
     whole = job.shape_model(on_meta=True)
     stage = Stage(whole, index, divide_model(whole, num_stages))
     give_memory(stage.model, job.device.torch_device, DTYPES[job.trial.precision])
@@ -125,7 +125,7 @@ def build_stage(job: Job, index: int, num_stages: int) -> Stage:
 
 
 def divide_model(model: Any, num_stages: int) -> list[range]:
-    """Which blocks of `model` each stage has, so that their parameters are as even as can be."""
+    """Divide the blocks of `model` over the stages, with parameters as even as possible."""
     names = _NAMES[model.config.model_type]
     base = model.base_model
     first = [getattr(base, name) for name in (names.embedding, names.positions) if name is not None]

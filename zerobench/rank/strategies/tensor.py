@@ -1,17 +1,18 @@
-"""torch's tensor parallelism: every block of the model cut across all ranks, which train the same samples together.
+"""torch's tensor parallelism: every block of the model is split across all ranks, which train the same samples
+together.
 
-The plan is Megatron-LM's (Shoeybi et al., arXiv 1909.08053, section 3) in DTensor's words. Of attention and MLP the
-first matrices are cut by columns, so that heads and inner width are divided, and the last ones by rows; activations
-between blocks are whole on every rank. The input of each is made a DTensor once (`PrepareModuleInput`) and not in each
+The plan is Megatron-LM's (Shoeybi et al., arXiv 1909.08053, section 3) with DTensor. The first matrices of attention
+and MLP are split by columns, which divides heads and inner width, the last ones by rows; activations between blocks are
+whole on every rank. The input of attention and MLP becomes a DTensor once (`PrepareModuleInput`) and not in each
 projection, so that its gradient is reduced once: two all-reduces a block forward and two backward, as in the paper.
 
-The head is cut by vocabulary, and the loss is computed on the cut logits (`loss_parallel`), which are the largest
-activation and never whole on any rank. The embedding is cut too, but by columns: DTensor can look up in an embedding
-cut by vocabulary, as Megatron does, but has no such rule for its backward pass and would give every rank the gradient
-of the whole table. By columns table, gradient and optimizer states are divided alike, for one all-gather in forward.
-Norms are whole on every rank, and their gradients the same.
+The head is split by vocabulary, and the loss is computed on the split logits (`loss_parallel`), the largest activation,
+which is never whole on any rank. The embedding is split too, but by columns: DTensor supports the lookup in an
+embedding split by vocabulary, as in Megatron, but not its backward pass, which would give every rank the gradient of
+the whole table. By columns, table, gradient and optimizer states are divided alike, for one all-gather in forward.
+Norms and their gradients are whole on every rank.
 
-The model is made without memory and each rank keeps its part of weights that are drawn one parameter at a time.
+The model is created without memory and each rank keeps its part of weights that are drawn one parameter at a time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,13 +60,13 @@ OUTER_PLAN: dict[str, ParallelStyle] = {
 
 
 class Tensor(TorchLoop):
-    """The torch loop over a model whose matrices are cut across the ranks."""
+    """The torch loop over a model whose matrices are split across the ranks."""
 
     _is_divided = True
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.shape_model(on_meta=True)
-        # A mesh of all ranks in a row reads its own out of a tensor, which must have values in every world.
+        # A mesh reads its ranks from a tensor, which must have values in every world.
         with _disable_current_modes():
             mesh = init_device_mesh(self.job.device.torch_device.type, (self.job.trial.world_size,))
         for block in blocks(model):
@@ -76,13 +77,13 @@ class Tensor(TorchLoop):
         return model
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
-        """As the loop's. The loss is the same on every rank."""
+        """Take one step of the loop. The loss is the same on every rank."""
         with loss_parallel():
             loss: Any = super().step(micro_batches, learning_rate, phases)
             return loss.full_tensor()  # type: ignore[no-any-return] # torch leaves it untyped
 
     def _parameter_groups(self, parameters: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-        """Cut and whole ones apart: a fused or for-each update takes DTensors or tensors, and not both."""
+        """Separate split and whole parameters: a fused or for-each update cannot mix DTensors and tensors."""
         cut = [p for p in parameters if isinstance(p, DTensor)]
         whole = [p for p in parameters if not isinstance(p, DTensor)]
         return [{"params": group} for group in (cut, whole) if group]
@@ -91,7 +92,7 @@ class Tensor(TorchLoop):
         return clip_cut_gradients(parameters, largest)
 
     def effective_config(self) -> dict[str, Any]:
-        """The optimizer's settings, and how the model is cut."""
+        """Settings of the optimizer, and how the model is split."""
         cut = {name: str(p.placements[0]) for name, p in self.module.named_parameters() if isinstance(p, DTensor)}
         plan = {name.removeprefix("model.layers.0."): how for name, how in cut.items() if ".layers." not in name}
         plan |= {name.removeprefix("model.layers.0."): how for name, how in cut.items() if ".layers.0." in name}
@@ -100,11 +101,11 @@ class Tensor(TorchLoop):
 
 @torch.no_grad()
 def clip_cut_gradients(parameters: Iterable[torch.Tensor], largest: float) -> torch.Tensor:
-    """Scale all gradients so that their global norm is at most `largest`; returns what it was.
+    """Scale all gradients so that their global norm is at most `largest`; returns the norm before.
 
-    The squares of the parts are summed over the ranks in one all-reduce; what is whole on every rank counts once
-    (Megatron-LM, megatron/core/optimizer/clip_grads.py). torch's own clip_grad_norm_ takes no mixture of DTensors and
-    tensors, and reduces the norm of every DTensor by itself.
+    The squares of the parts are summed over the ranks in one all-reduce; a gradient that is whole on every rank counts
+    once (Megatron-LM, megatron/core/optimizer/clip_grads.py). torch's own clip_grad_norm_ cannot mix DTensors and
+    tensors, and reduces the norm of every DTensor separately.
     """
     gradients: list[Any] = gradients_of(parameters)
     parts = [g.to_local() for g in gradients if is_cut(g)]
@@ -119,5 +120,5 @@ def clip_cut_gradients(parameters: Iterable[torch.Tensor], largest: float) -> to
 
 
 def is_cut(tensor: torch.Tensor) -> bool:
-    """Whether each rank holds a part of `tensor`, and not the whole of it."""
+    """True if each rank holds only a part of `tensor`."""
     return isinstance(tensor, DTensor) and tensor.placements[0].is_shard()

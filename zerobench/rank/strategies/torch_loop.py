@@ -1,8 +1,7 @@
-"""A plain torch training loop without DeepSpeed: what `single`, `ddp` and `fsdp` have in common.
+"""A plain torch training loop without DeepSpeed, the base of the torch strategies.
 
-Forward, backward, clip, update; fp32 master weights beside a 16-bit model, unless what is trained of it is in fp32. Who
-wraps the model says in which module the forward pass goes, and under what a micro-batch is run that is not the last of
-its step.
+Forward, backward, clip, update; with fp32 master weights for a 16-bit model, unless its trained part is in fp32.
+Subclasses wrap the model, and choose the context of micro-batches that are not the last of their step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +39,7 @@ class TorchLoop(Strategy):
     _masters: MasterWeights | None = None
 
     def build(self) -> None:
-        """Build the model, what wraps it, and a torch optimizer over its parameters or over their fp32 masters."""
+        """Build the model, its wrapper, and a torch optimizer over its parameters or their fp32 masters."""
         self.module = self._build_module()
         self.module.train()
         self._forward = self._wrap()
@@ -54,11 +53,11 @@ class TorchLoop(Strategy):
         self._scale = loss_scale(trial)
 
     _keeps_masters = True
-    """Whether a 16-bit model needs fp32 masters beside it."""
+    """True if a 16-bit model needs separate fp32 masters."""
     _keeps_gradients = False
-    """Whether gradients are set to zero between steps, and not dropped."""
+    """True if gradients are set to zero between steps instead of dropped."""
     _is_divided = False
-    """Whether each rank holds states that others have not, so that a checkpoint is written by all."""
+    """True if each rank has states of its own, so that all ranks write a checkpoint."""
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.build_model()
@@ -66,26 +65,26 @@ class TorchLoop(Strategy):
         return model
 
     def _wrap(self) -> Callable[..., Any]:
-        """What the forward pass goes through; by default the model itself."""
+        """Wrap the model for the forward pass; by default the model itself."""
         compile_whole(self.module, self.job.trial)
         return self.module
 
     def _parameter_groups(self, parameters: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-        """What the optimizer updates together."""
+        """Group the parameters that the optimizer updates together."""
         return [{"params": parameters}]
 
     def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
-        """Scale all gradients so that their global norm is at most `largest`; returns what it was."""
+        """Scale all gradients so that their global norm is at most `largest`; returns the norm before."""
         return torch.nn.utils.clip_grad_norm_(parameters, largest)
 
     def _clip_all(self) -> None:
-        """Clip what is about to be applied, and tell its norm."""
+        """Clip the gradients of the update, and report their norm."""
         largest = self.job.norms.largest
         if largest is not None:
             self.job.norms.tell(self._clip(self._updated, largest))
 
     def _accumulating(self) -> AbstractContextManager[None]:
-        """What a micro-batch is run under that is not the last of its step."""
+        """Context of a micro-batch that is not the last of its step."""
         return nullcontext()
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
@@ -110,25 +109,25 @@ class TorchLoop(Strategy):
         return kept
 
     def walk(self) -> Iterable[NamedTensor]:
-        """Module, masters and optimizer states."""
+        """Tensors of the module, its masters and the optimizer."""
         yield from walk_module(self.module)
         if self._masters is not None:
             yield from walk_masters(self._masters.masters)
         yield from walk_optimizer_states(self._optimizer)
 
     def learning_rate(self) -> float | None:
-        """As the torch optimizer has it."""
+        """Learning rate of the torch optimizer."""
         return only_learning_rate(self._optimizer)
 
     def save(self, folder: Path) -> None:
-        """All states by rank 0, where every rank has the same; else each rank its parts."""
+        """Save all states on rank 0 if every rank has the same, else each rank's parts."""
         if self._is_divided:
             save_parts(self._states(), folder)
         elif not dist.is_initialized() or dist.get_rank() == 0:
             save_whole(self._states(), folder)
 
     def load(self, folder: Path) -> None:
-        """All states by each rank, or the parts that are its own now."""
+        """Load all states on each rank, or its parts."""
         make_optimizer_states(self._optimizer)
         read = load_parts if self._is_divided else load_whole
         read(self._states(), folder)
@@ -137,7 +136,7 @@ class TorchLoop(Strategy):
         return named_states(self.module, self._updated, self._optimizer)
 
     def effective_config(self) -> dict[str, Any]:
-        """The optimizer's own settings."""
+        """Settings of the optimizer."""
         return optimizer_settings(self._optimizer) | {"loss_scale": self._scale}
 
     def _update(self, learning_rate: float) -> None:
@@ -155,7 +154,7 @@ class TorchLoop(Strategy):
 
 
 def loss_scale(trial: TrialSpec) -> float:
-    """What the loss is multiplied by before the backward pass."""
+    """Factor of the loss before the backward pass."""
     return FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
 
 

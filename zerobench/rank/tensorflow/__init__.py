@@ -1,1 +1,1 @@
-"""One rank of a TensorFlow trial, in an environment without torch; it writes the records that every rank writes."""
+"""One rank of a TensorFlow trial, in an environment without torch; it writes the same records as other ranks."""

@@ -1,7 +1,7 @@
-"""Entry of one process of a TensorFlow trial: run, and always leave a record.
+"""Entry of one process of a TensorFlow trial: runs it, and always leaves a record.
 
-The process ends by os._exit once all records are there: whoever leaves early takes TensorFlow's coordination service,
-or a peer's open call, with it, and the others would end with an error after right results.
+The process ends with os._exit once all records exist: a process that leaves early ends TensorFlow's coordination
+service or a peer's open call, and the others would fail after correct results.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from zerobench.records.progress import ProgressFile, Rank
 from zerobench.records.records import Failure, RankRecord
 
 _PEERS_S = 30.0
-"""How long a process waits for the others' records."""
+"""Seconds to wait for the other processes' records."""
 _LAST_S = 0.5
-"""How long rank 0, which serves the others, stays after them."""
+"""Seconds for which rank 0, which serves the others, outlives them."""
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def _describe(error: BaseException, rank: int) -> tuple[Status, Failure]:
 
 
 def _leave(folder: TrialFolder, rank: int, processes: int) -> None:
-    """Wait for the others, and as rank 0 a little longer."""
+    """Wait for the records of the others; rank 0 waits a little longer."""
     deadline = time.monotonic() + _PEERS_S
     while len(folder.rank_records()) < processes and time.monotonic() < deadline:
         time.sleep(0.05)

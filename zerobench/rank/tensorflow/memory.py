@@ -1,9 +1,9 @@
-"""What a TensorFlow process holds, as far as anybody can say: its variables by name, the rest by what the kernel sees.
+"""Memory of a TensorFlow process: its variables by name, the rest from the kernel's figures.
 
-TensorFlow's CPU allocator keeps no account that Python could read, and a graph's gradients and activations have no
-names outside of it. So the total is what the process has grown by since before the model was built (resident size, its
-peak within a phase), variables are named out of it, the remainder is `unattributed`: gradients, activations, buffers
-of collectives, and what TensorFlow itself takes for graphs and threads. The process before that is `rest_of_process`.
+TensorFlow's CPU allocator has no statistics for Python, and gradients and activations of a graph have no names outside
+of it. So the total is the growth of the process since before the model was built (resident size, its peak within a
+phase), of which variables are named and the remainder is `unattributed`: gradients, activations, buffers of
+collectives, TensorFlow's own memory for graphs and threads. The size of the process before that is `rest_of_process`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zerobench.records.records import MemoryRow, ProcessMemory
 
 
 def variable_bytes(model: Any, optimizer: Any) -> dict[Category, int]:
-    """Bytes of one copy of the variables, by what they are."""
+    """Bytes of one copy of the variables, by category."""
     sizes = {Category.PARAMETERS: sum(map(_nbytes, model.trainable_variables))}
     kinds = {"momentum": Category.FIRST_MOMENT, "velocity": Category.SECOND_MOMENT}
     for variable in optimizer.variables:
@@ -32,31 +32,31 @@ def variable_bytes(model: Any, optimizer: Any) -> dict[Category, int]:
 
 
 def _nbytes(variable: Any) -> int:
-    """Bytes of a Keras variable, whose data type is a name that NumPy knows."""
+    """Bytes of a Keras variable, whose data type is a NumPy name."""
     return math.prod(map(int, variable.shape)) * int(np.dtype(variable.dtype).itemsize)
 
 
 class Counter(Protocol):
-    """Counts the bytes that a process has on its device, knowing nothing of variables."""
+    """Counts the bytes of a process on its device, without knowledge of variables."""
 
     note: str
-    """What a reader of the figures must know."""
+    """Note for readers of the figures."""
 
     def start(self) -> bool:
-        """Begin a new peak; whether there will be one."""
+        """Reset the peak; returns False if there is no peak."""
 
     def now(self) -> int | None:
-        """Bytes now; None where nobody tells."""
+        """Bytes now; None if unknown."""
 
     def peak(self) -> int | None:
-        """The most since `start`."""
+        """Most bytes since `start`."""
 
     def host_before(self) -> int | None:
-        """What of the process's resident memory is none of the device's; None where all of it is."""
+        """Resident memory of the process that is not on the device; None if the device is not the host."""
 
 
 class ProcessGrowth:
-    """Of a CPU: what the process has grown by since this was made."""
+    """Counter for a CPU: growth of the process since this object was created."""
 
     note = (
         "device memory is process growth since before the model was built; only variables are named: "
@@ -67,25 +67,25 @@ class ProcessGrowth:
         self._before = host.resident_bytes()
 
     def start(self) -> bool:
-        """Let the kernel forget its peak."""
+        """Reset the kernel's peak."""
         return host.reset_peak_resident()
 
     def now(self) -> int:
-        """Resident bytes more than before."""
+        """Growth of the resident size."""
         return host.resident_bytes() - self._before
 
     def peak(self) -> int | None:
-        """The kernel's."""
+        """Growth at the kernel's peak."""
         peak = host.peak_resident_bytes()
         return None if peak is None else peak - self._before
 
     def host_before(self) -> int | None:
-        """What was resident before."""
+        """Resident size before."""
         return self._before
 
 
 class TpuMemory:
-    """Of the TPU's cores that this process has: what TensorFlow says of each, added
+    """Counter for a TPU: sum of TensorFlow's figures for the cores of this process
     (tensorflow/python/framework/config.py, get_memory_info).
     """
 
@@ -98,7 +98,7 @@ class TpuMemory:
         self._devices = devices
 
     def start(self) -> bool:
-        """Let TensorFlow forget its peaks, where it keeps any: of a TPU over the network it may not."""
+        """Reset TensorFlow's peaks; False without any, as may be for a TPU over the network."""
         try:
             for device in self._devices:
                 tf.config.experimental.reset_memory_stats(device)
@@ -107,18 +107,18 @@ class TpuMemory:
         return True
 
     def now(self) -> int | None:
-        """On all cores."""
+        """Bytes on all cores; None if unknown."""
         try:
             return self._sum("current")
         except ValueError:
             return None
 
     def peak(self) -> int | None:
-        """Of all cores, each at its own time."""
+        """Sum of the peaks of all cores, each at its own time."""
         return self._sum("peak")
 
     def host_before(self) -> int | None:
-        """None: no part of the process is the device's."""
+        """None: the device's memory is not part of the process."""
         return None
 
     def _sum(self, key: str) -> int:
@@ -126,34 +126,34 @@ class TpuMemory:
 
 
 class MemoryBook:
-    """Rows of each phase that is bracketed by `phase`; opened before the model is built."""
+    """Rows of each phase bracketed by `phase`; created before the model is built."""
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
         self.named: Mapping[Category, int] = {}
-        """Bytes of variables, once there are some."""
+        """Bytes of variables, once they exist."""
         self._rows: dict[tuple[StepKind, Phase], list[MemoryRow]] = {}
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
 
     @property
     def rows(self) -> list[MemoryRow]:
-        """The ledger's rows."""
+        """Memory rows of all phases."""
         return [row for rows in self._rows.values() for row in rows]
 
     @property
     def process_rows(self) -> list[ProcessMemory]:
-        """What the kernel said at the end of each phase."""
+        """Process memory from the kernel at the end of each phase."""
         return list(self._process.values())
 
     def peak_bytes(self, step: StepKind, phase: Phase) -> int | None:
-        """The most that the process grew by within a phase."""
+        """Peak growth of the process within a phase."""
         rows = self._rows[step, phase]
         totals = (row for row in rows if (row.place, row.category) == (Place.DEVICE, Category.TOTAL))
         return next((row.at_peak_bytes for row in totals), None)
 
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
-        """Account for a phase; one that is bracketed again is reported as it was the last time."""
+        """Account for a phase; a repeated phase replaces the earlier one."""
         has_host_peak, has_peak = host.reset_peak_resident(), self.counter.start()
         yield
         live, at_peak = self.counter.now(), self.counter.peak() if has_peak else None
@@ -165,7 +165,7 @@ class MemoryBook:
         before, process = self.counter.host_before(), self._process[step, phase]
         rest = (process.rss_bytes, process.peak_rss_bytes) if before is None else (before, before)
         figures: dict[tuple[Place, Category], tuple[int, int | None]] = {
-            **({} if live is None else self._on_device(live, at_peak)),
+            **({} if live is None else self._device_figures(live, at_peak)),
             (Place.HOST, Category.REST_OF_PROCESS): rest,
             (Place.HOST, Category.UNATTRIBUTED): (0, 0),
             (Place.HOST, Category.TOTAL): rest,
@@ -181,8 +181,8 @@ class MemoryBook:
                 own_peak_bytes=at_peak_bytes,
             )
 
-    def _on_device(self, live: int, at_peak: int | None) -> dict[tuple[Place, Category], tuple[int, int | None]]:
-        """What has a name, the rest, and all of it: at the end of the phase and at its peak."""
+    def _device_figures(self, live: int, at_peak: int | None) -> dict[tuple[Place, Category], tuple[int, int | None]]:
+        """Named bytes, remainder and total, at the end of the phase and at its peak."""
         named = sum(self.named.values())
         return {
             **{(Place.DEVICE, category): (nbytes, nbytes) for category, nbytes in self.named.items()},

@@ -1,9 +1,9 @@
-"""GPT-2 and Llama in Keras, parameter for parameter those of transformers, by the same names and in the same layout.
+"""GPT-2 and Llama in Keras, with the parameters of transformers under the same names and in the same layout.
 
 The forward passes follow transformers 5 (models/gpt2/modeling_gpt2.py, models/llama/modeling_llama.py): GPT-2 with
 learned positions, LayerNorm before each part, one projection for queries, keys and values, and tanh-approximated GELU;
-Llama with RMSNorm, rotary positions in halves, grouped key and value heads, and a gated SiLU. Attention is written out:
-softmax over all positions up to one's own, in fp32.
+Llama with RMSNorm, rotary positions in halves, grouped key and value heads, and a gated SiLU. Attention is explicit:
+causal softmax in fp32.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import tensorflow as tf
 from zerobench.rank.tensorflow.start import Start
 
 _MASKED = -1e9
-"""What a score becomes that no position may see; its softmax is 0 in fp32."""
+"""Score of a masked position, whose softmax is 0 in fp32."""
 
 
 class CausalModel(keras.Model):  # type: ignore[misc] # Keras publishes no types
-    """The trainable variables of a causal language model, called by transformers' names, and its loss."""
+    """Trainable variables of a causal language model, by transformers' names, and its loss."""
 
     def __init__(self, start: Start) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class CausalModel(keras.Model):  # type: ignore[misc] # Keras publishes no types
         self.built = True
 
     def set_values(self, start: Start) -> None:
-        """Give every variable, on every replica, its initial value; one array in memory at a time."""
+        """Set every variable, on every replica, to its initial value; one array in memory at a time."""
         for name, variable in self._by_name.items():
             variable.assign(start.parameter(name))
 
     def weight(self, name: str) -> Any:
-        """The variable that transformers calls `name`."""
+        """Variable with transformers' `name`."""
         return self._by_name[name]
 
     def call(self, tokens: Any) -> Any:
@@ -46,14 +46,14 @@ class CausalModel(keras.Model):  # type: ignore[misc] # Keras publishes no types
         raise NotImplementedError
 
     def loss_of(self, tokens: Any) -> Any:
-        """The next-token loss, mean over the samples' positions but the first."""
+        """Next-token loss, mean over all positions but the first."""
         logits = self(tokens)[:, :-1]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tokens[:, 1:], logits=logits)
         return tf.reduce_mean(losses)
 
 
 class Gpt2(CausalModel):
-    """As transformers.GPT2LMHeadModel."""
+    """GPT-2 as transformers.GPT2LMHeadModel."""
 
     def call(self, tokens: Any) -> Any:
         """As CausalModel.call."""
@@ -74,7 +74,7 @@ class Gpt2(CausalModel):
         return hidden + self._dense(inner, f"{prefix}mlp.c_proj")
 
     def _dense(self, hidden: Any, name: str) -> Any:
-        """As Conv1D of transformers: a product with [inputs, outputs]."""
+        """Apply transformers' Conv1D: a product with [inputs, outputs]."""
         return tf.matmul(hidden, self.weight(f"{name}.weight")) + self.weight(f"{name}.bias")
 
     def _norm(self, hidden: Any, name: str) -> Any:
@@ -84,7 +84,7 @@ class Gpt2(CausalModel):
 
 
 class Llama(CausalModel):
-    """As transformers.LlamaForCausalLM."""
+    """Llama as transformers.LlamaForCausalLM."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -102,7 +102,8 @@ class Llama(CausalModel):
         return self._dense(self._norm(hidden, "model.norm"), head)
 
     def _block(self, hidden: Any, cosines: Any, sines: Any, prefix: str) -> Any:
-        normed, groups = self._norm(hidden, f"{prefix}input_layernorm"), self._groups()
+        normed = self._norm(hidden, f"{prefix}input_layernorm")
+        groups = int(self.settings["num_attention_heads"] // self.settings["num_key_value_heads"])
         queries = self._heads(normed, f"{prefix}self_attn.q_proj", self.settings["num_attention_heads"])
         keys = self._heads(normed, f"{prefix}self_attn.k_proj", self.settings["num_key_value_heads"])
         values = self._heads(normed, f"{prefix}self_attn.v_proj", self.settings["num_key_value_heads"])
@@ -113,14 +114,11 @@ class Llama(CausalModel):
         gate = tf.nn.silu(self._dense(normed, f"{prefix}mlp.gate_proj"))
         return hidden + self._dense(gate * self._dense(normed, f"{prefix}mlp.up_proj"), f"{prefix}mlp.down_proj")
 
-    def _groups(self) -> int:
-        return int(self.settings["num_attention_heads"] // self.settings["num_key_value_heads"])
-
     def _heads(self, hidden: Any, name: str, count: int) -> Any:
         return _split_heads(self._dense(hidden, name), count)
 
     def _dense(self, hidden: Any, name: str) -> Any:
-        """As Linear of torch, without bias: a product with the transpose of [outputs, inputs]."""
+        """Apply torch's Linear without bias: a product with the transpose of [outputs, inputs]."""
         return tf.matmul(hidden, self.weight(f"{name}.weight"), transpose_b=True)
 
     def _norm(self, hidden: Any, name: str) -> Any:
@@ -136,7 +134,7 @@ def attention(queries: Any, keys: Any, values: Any) -> Any:
 
 
 def make_model(start: Start) -> CausalModel:
-    """The model of `start`, its values not set. Raises ValueError: a config that is not followed here."""
+    """Make the model of `start`, without values. Raises ValueError for an unsupported config."""
     config = start.config
     kinds: dict[str, tuple[Callable[[Start], CausalModel], dict[str, Any]]] = {
         "gpt2": (Gpt2, {"activation_function": "gelu_new", "scale_attn_by_inverse_layer_idx": False}),
@@ -150,7 +148,7 @@ def make_model(start: Start) -> CausalModel:
 
 
 def _split_heads(hidden: Any, heads: int) -> Any:
-    """[samples, positions, width] to [samples, heads, positions, head_dim]."""
+    """Reshape [samples, positions, width] to [samples, heads, positions, head_dim]."""
     shape = tf.shape(hidden)
     split = tf.reshape(hidden, [shape[0], shape[1], heads, hidden.shape[-1] // heads])
     return tf.transpose(split, [0, 2, 1, 3])
@@ -162,6 +160,6 @@ def _merge_heads(hidden: Any) -> Any:
 
 
 def _rotated(hidden: Any) -> Any:
-    """(x1, x2) to (-x2, x1), in halves of the last dimension (modeling_llama.py, rotate_half)."""
+    """Map (x1, x2) to (-x2, x1), in halves of the last dimension (modeling_llama.py, rotate_half)."""
     first, second = tf.split(hidden, 2, axis=-1)
     return tf.concat([-second, first], axis=-1)

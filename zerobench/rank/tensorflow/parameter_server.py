@@ -1,19 +1,18 @@
 """tf.distribute.ParameterServerStrategy, synchronous: a server holds all variables, workers compute gradients on them.
 
 Rank 0 is the server, TensorFlow's task `ps`, and in the same process its coordinator, the task `chief`, which traces
-the graphs and says who runs what and when; the other ranks are the tasks `worker`. (TensorFlow's guide to the strategy
-runs servers within the coordinator's process as well, "In-process cluster".) So rank 0 is here what it is under the
-strategy `parameter-server`: it trains on nothing, and its memory is the server's, the coordinator's graphs included.
+the graphs and schedules the work; the other ranks are the tasks `worker`. (TensorFlow's guide to the strategy also runs
+servers within the coordinator's process, "In-process cluster".) So rank 0 has the same role as under the strategy
+`parameter-server`: it has no data, and its memory is the server's, including the coordinator's graphs.
 
-By itself the strategy is asynchronous: each worker applies its own gradients when it has them. Here a step is one
-update. Each worker computes the mean gradient of its share of the global batch, on the weights that it reads from the
-server, and adds it, divided by the number of workers, to accumulators on the server (as tf.compat.v1.train
-.SyncReplicasOptimizer did; Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981). When all have done
-so the coordinator clips the sum, updates once, and sets the accumulators to zero. The adds are locked
-(tensorflow/core/kernels/resource_variable_ops.cc, AssignUpdateVariableOp) and come in any order, so two runs may differ
-in the last bit from three workers on.
+The strategy itself is asynchronous: each worker applies its gradients as soon as it has them. Here a step is one
+update. Each worker computes the mean gradient of its share of the global batch, with weights read from the server, and
+adds it, divided by the number of workers, to accumulators on the server (as tf.compat.v1.train.SyncReplicasOptimizer
+did; Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981). Then the coordinator clips the sum,
+updates once, and resets the accumulators. The adds are locked (tensorflow/core/kernels/resource_variable_ops.cc,
+AssignUpdateVariableOp) and come in any order, so two runs may differ in the last bit with three or more workers.
 
-Shares are handed out with the closures, so that every sample is trained once whichever worker is free to take it.
+Shares travel with the closures, so that every sample is trained once, whichever worker takes it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from zerobench.config.derived.batch import micro_batches_per_step
 from zerobench.config.derived.roles import num_workers
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.rank.tensorflow.engine import Engine, Holder, accumulated
-from zerobench.rank.tensorflow.launcher import KEY_VARIABLE, PORT_VARIABLE
-from zerobench.rank.tensorflow.link import CoordinatorsEnd, WorkersEnd
+from zerobench.rank.tensorflow.launcher import KEY_VARIABLE, PORT_VARIABLE, CoordinatorsEnd, WorkersEnd
 from zerobench.rank.tensorflow.start import Start, samples_of
 
 _ON_SERVER = "/job:ps/task:0/device:CPU:0"
@@ -49,7 +47,7 @@ WORKER_NOTE = (
 
 
 class Server(Holder):
-    """Rank 0: the variables, and the coordinator."""
+    """Rank 0: server of the variables, and coordinator."""
 
     notes = (SERVER_NOTE,)
 
@@ -63,7 +61,7 @@ class Server(Holder):
         self._line = CoordinatorsEnd(*_line_of(os.environ), self._num_workers)
 
     def build(self, start: Start) -> None:
-        """Variables on the server, an accumulator for each parameter, and the two graphs of a step."""
+        """Build variables on the server, an accumulator for each parameter, and the two graphs of a step."""
         super().build(start)
         with self.strategy.scope():
             self._sums = [
@@ -93,7 +91,7 @@ class Server(Holder):
         self._push, self._update = push, update
 
     def place(self, tokens: NDArray[Any], learning_rate: float) -> Any:
-        """Each worker's share of the micro-batches, still here: they are sent with the closure. All wait for all."""
+        """Split the micro-batches into one share for each worker, sent later with the closure; then a barrier."""
         self.optimizer.learning_rate.assign(learning_rate)
         size = self.trial.micro_batch_size
         shares = [
@@ -103,7 +101,7 @@ class Server(Holder):
         return shares
 
     def step(self, placed: Any) -> list[float]:
-        """All gradients, then one update; the workers are told the losses."""
+        """Collect all gradients, update once, and send the losses to the workers."""
         scheduled = [self._coordinator.schedule(self._push, args=(share,)) for share in placed]
         self._coordinator.join()
         self._update()
@@ -113,28 +111,28 @@ class Server(Holder):
         return losses
 
     def mean(self, losses: Sequence[Sequence[float]]) -> list[float]:
-        """All losses are known here."""
+        """Mean of the losses, all of which are known here."""
         return _means(losses)
 
     def barrier(self) -> None:
-        """All workers, then all go on."""
+        """Wait for all workers, then release them."""
         self._line.gather()
         self._line.tell()
 
     def named_bytes(self) -> dict[Category, int]:
-        """The variables, and the accumulators."""
+        """Bytes of the variables and the accumulators."""
         sums = sum(int(variable.shape.num_elements()) * variable.dtype.size for variable in self._sums)
         return super().named_bytes() | {Category.GRADIENTS: sums}
 
     def effective_config(self) -> dict[str, Any]:
-        """The settings, and who does what."""
+        """Settings, and the role of this process."""
         config = super().effective_config()
         config["tensorflow"] |= {"role": "server and coordinator", "workers": self._num_workers}
         return config
 
 
 class Worker(Engine):
-    """Every other rank: it serves what the coordinator schedules."""
+    """Every other rank: runs work that the coordinator schedules."""
 
     notes = (WORKER_NOTE,)
 
@@ -144,28 +142,28 @@ class Worker(Engine):
         self._line = WorkersEnd(*_line_of(os.environ))
 
     def build(self, start: Start) -> None:  # noqa: ARG002 -- Engine's signature
-        """Nothing: all variables are the server's, which has built them when this ends."""
+        """Wait until the server has built all variables."""
         self.barrier()
 
     def place(self, tokens: NDArray[Any], learning_rate: float) -> None:  # noqa: ARG002 -- as above
-        """Nothing: the share comes with the closure. All wait for all."""
+        """Wait for all processes; the share comes with the closure."""
         self.barrier()
 
     def step(self, placed: Any) -> list[float]:  # noqa: ARG002 -- as above
-        """Serve until the step is over; what the losses were."""
+        """Serve until the step is over; returns its losses."""
         losses: list[float] = json.loads(self._line.wait())
         return losses
 
     def mean(self, losses: Sequence[Sequence[float]]) -> list[float]:
-        """As the coordinator told them."""
+        """Mean of the losses that the coordinator sent."""
         return _means(losses)
 
     def barrier(self) -> None:
-        """The coordinator waits for all."""
+        """Wait for the coordinator, which waits for all."""
         self._line.wait()
 
     def save(self, folder: Path) -> None:
-        """Nothing: the server has all of it."""
+        """Do nothing: the server saves everything."""
 
     def load(self, folder: Path) -> None:
         pass
@@ -175,12 +173,14 @@ class Worker(Engine):
         return micro_batches_per_step(self.trial, rank=1) * self.trial.micro_batch_size
 
     def effective_config(self) -> dict[str, Any]:
-        """Who this is."""
+        """Role of this process."""
         return {"tensorflow": {"strategy": "ParameterServerStrategyV2", "role": "worker"}}
 
 
 def _serve() -> tuple[Any, Any]:
-    """TensorFlow's server for the task of TF_CONFIG in this process, and the cluster; before the runtime starts."""
+    """Start TensorFlow's server for the task of TF_CONFIG in this process, before the runtime; returns it and the
+    cluster.
+    """
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     config = json.loads(os.environ["TF_CONFIG"])
@@ -193,7 +193,7 @@ def _serve() -> tuple[Any, Any]:
 
 
 def _line_of(environ: Mapping[str, str]) -> tuple[int, bytes]:
-    """Port and key, as the launcher told them."""
+    """Port and key from the launcher."""
     return int(environ[PORT_VARIABLE]), environ[KEY_VARIABLE].encode()
 
 

@@ -1,8 +1,8 @@
-"""One process of a TensorFlow trial from start to end: build, first step, memory steps, timed steps, record.
+"""Runs one process of a TensorFlow trial from start to end: build, first step, memory steps, timed steps, record.
 
-The order of steps is that of the other workers (zerobench/rank/loop/rank.py): first, warm-up, memory, warm-up, timed. A
-step is one graph, so forward, backward and update cannot be told apart from outside: for memory all of it is the phase
-`step`, and none of the three has a time of its own.
+Steps have the order of the other frameworks (zerobench/rank/loop/rank.py): first, warm-up, memory, warm-up, timed. A
+step is one graph, so forward, backward and update are not separable from outside: for memory the whole step is the
+phase `step`, and the three have no times of their own.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _ONE_GRAPH = (
 
 
 class TensorflowPeers:
-    """The other processes of the trial, as saves and loads of a checkpoint know them; all on CPUs."""
+    """The other processes of the trial, for saves and loads of a checkpoint; all on CPUs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def barrier(self) -> None:
-        """As the engine waits."""
+        """Wait for all processes."""
         self._engine.barrier()
 
     def synchronize(self) -> None:
-        """Nothing: what a graph returned has been computed."""
+        """Do nothing: results of a graph are already computed."""
 
     def start_device_peak(self) -> int | None:
         """None: there is no GPU."""
@@ -62,7 +62,7 @@ class TensorflowPeers:
 
 
 class TensorflowRun:
-    """The trial in this process. `record` grows as it goes, so that a failure keeps what was measured before it."""
+    """The trial in this process. `record` grows as it runs, so that a failure keeps earlier measurements."""
 
     def __init__(self, trial: TrialSpec, folder: TrialFolder, start: Start, rank: Rank, progress: ProgressFile) -> None:
         self.trial = trial
@@ -82,7 +82,7 @@ class TensorflowRun:
         )
 
     def run(self) -> None:
-        """Run the whole trial; the record says completed only at its end."""
+        """Run the whole trial; the record's status becomes completed only at its end."""
         self._engine = _make_engine(self.trial, self._rank.rank)
         self._checkpoints = Checkpoints(
             self.trial, self._folder, self._rank, TensorflowPeers(self._engine), self.record
@@ -104,15 +104,15 @@ class TensorflowRun:
         self._progress.say("done", self.trial.steps.total, always=True)
 
     def _collect(self) -> None:
-        """Put into the record what the phases left, also after a failure."""
+        """Put the results of all phases into the record, also after a failure."""
         self.record.memory, self.record.process_memory = self._memory.rows, self._memory.process_rows
 
     def _gather_losses(self) -> None:
-        """The mean over all replicas, of every step; after the last one and with each checkpoint."""
+        """Average each step's losses over all replicas, after the last step and at each checkpoint."""
         self.record.losses = self._checkpoints.position.losses + self._engine.mean(self._losses)
 
     def _describe(self) -> None:
-        """What was built, into the record."""
+        """Record the built model and engine."""
         record, trial, engine = self.record, self.trial, self._engine
         counts: dict[str, int] = {}
         for name in self._start.parameters:
@@ -128,7 +128,7 @@ class TensorflowRun:
         record.notes += [self._memory.counter.note, _ONE_GRAPH, *engine.notes]
 
     def _train(self) -> None:
-        """All steps; malloc is let loose, once, after those that memory is measured in."""
+        """Run all steps; malloc is unpinned once, after the first memory steps."""
         is_loose, before = False, ""
         for index, kind in enumerate(step_kinds(self.trial.steps)):
             if before == "memory" and kind != "memory" and not is_loose:
@@ -138,10 +138,13 @@ class TensorflowRun:
             if index >= self._checkpoints.position.step:  # an earlier launch took those before
                 self._checkpoints.die_if_due(index, self._collect)
                 self._step(index, kind)
-                self._save_if_due(index + 1)
+                if self._checkpoints.is_due(index + 1):
+                    self._progress.say("save", index, always=True)
+                    self._gather_losses()
+                    self._checkpoints.save(self._engine, index + 1, self.record.losses)
 
     def _step(self, index: int, kind: str) -> None:
-        """One optimizer step. The batch is where it is trained before the step's clock starts."""
+        """Take one optimizer step. The batch is on its device before the step's clock starts."""
         placed = self._engine.place(np.asarray(self._tokens[index]), self._start.learning_rates[index])
         batch = StepBatch(kind=kind, tokens=self.trial.global_batch_tokens)
         if kind in UNDER_LEDGER:
@@ -164,13 +167,6 @@ class TensorflowRun:
         if kind == "timed":
             self.record.step_times.append(StepTime(step_s=step_s, forward_s=None, backward_s=None, optimizer_s=None))
 
-    def _save_if_due(self, step: int) -> None:
-        if not self._checkpoints.is_due(step):
-            return
-        self._progress.say("save", step - 1, always=True)
-        self._gather_losses()
-        self._checkpoints.save(self._engine, step, self.record.losses)
-
     @contextmanager
     def _mark(self, phase: Phase, index: int, kind: str) -> Iterator[None]:
         start = time.time()
@@ -179,7 +175,7 @@ class TensorflowRun:
 
 
 def _make_engine(trial: TrialSpec, rank: int) -> Engine:
-    """The engine of process `rank`; it joins the other processes, so nothing of TensorFlow may have run before."""
+    """Make the engine of process `rank`; it joins the other processes, so TensorFlow must not have run before."""
     if trial.tf_strategy is TfStrategy.PARAMETER_SERVER:
         return Server(trial) if role_of(trial, rank) is Role.SERVER else Worker(trial)
     return ReplicatedModel(trial)

@@ -1,15 +1,15 @@
-"""tf.distribute's strategies under which every replica holds all model states, and a step of them.
+"""tf.distribute's strategies in which every replica holds all model states, and their step.
 
 - mirrored: one process, a logical CPU device for each replica (tf.distribute.MirroredStrategy).
-- multi-worker-mirrored: a process for each replica, which find each other by TF_CONFIG; collectives are TensorFlow's
-  ring over gRPC (tf.distribute.MultiWorkerMirroredStrategy).
+- multi-worker-mirrored: a process for each replica, found through TF_CONFIG; collectives are TensorFlow's ring over
+  gRPC (tf.distribute.MultiWorkerMirroredStrategy).
 - tpu: one process, a replica on each core of the TPU that TPUClusterResolver finds (tf.distribute.TPUStrategy). Written
-  after TensorFlow's source and never run on a TPU. `zerobench setup tensorflow` installs TensorFlow for the CPU, which
-  reaches a TPU over the network; one of this machine needs the package tensorflow-tpu in that environment.
+  from TensorFlow's source and never run on a TPU. `zerobench setup tensorflow` installs TensorFlow for the CPU, which
+  reaches a TPU over the network; a local TPU needs the package tensorflow-tpu in that environment.
 
 A step is one graph: each replica accumulates the gradients of its micro-batches, they are summed over all replicas,
-clipped, and applied on each. Graphs are traced without AutoGraph, which reads source files anew when it
-rewrites control flow: there is none that depends on a tensor.
+clipped, and applied on each. Graphs are traced without AutoGraph, which would read source files again to rewrite
+control flow, though none here depends on a tensor.
 """
 
 from __future__ import annotations
@@ -39,53 +39,51 @@ class ReplicatedModel(Holder):
         super().__init__(trial)
         self.strategy = _make_strategy(trial)
         self._replicas = len(self.strategy.extended.worker_devices)
-        """Of this process."""
+        """Number of replicas in this process."""
         self._is_first = min(_ids(self.strategy)) == 0
 
     def build(self, start: Start) -> None:
-        """Model, optimizer, and the graph of a step."""
+        """Build model, optimizer, and the graph of a step."""
         super().build(start)
         self._graph = _make_step(self.strategy, self.model, self.optimizer)
 
     def place(self, tokens: NDArray[Any], learning_rate: float) -> Any:
-        """The micro-batches of each replica of this process, on its device."""
+        """Place the micro-batches of each replica of this process on its device."""
         self.optimizer.learning_rate.assign(learning_rate)
         replicas, size = self.strategy.num_replicas_in_sync, self.trial.micro_batch_size
-
-        def of(context: Any) -> Any:
-            return tf.constant(samples_of(tokens, context.replica_id_in_sync_group, replicas, size))
-
-        return self.strategy.experimental_distribute_values_from_function(of)
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(samples_of(tokens, context.replica_id_in_sync_group, replicas, size))
+        )
 
     def step(self, placed: Any) -> list[float]:
         """Run the graph on all replicas of this process."""
         return [float(result) for result in self.strategy.experimental_local_results(self._graph(placed))]
 
     def mean(self, losses: Sequence[Sequence[float]]) -> list[float]:
-        """By an all-reduce."""
+        """Average over all replicas with an all-reduce."""
         return _mean_over_replicas(self.strategy, np.array(losses, np.float32).T)
 
     def barrier(self) -> None:
-        """An all-reduce of nothing that matters; where one process holds all replicas there is nobody to wait for."""
+        """Wait with an all-reduce of zeros; unnecessary if one process has all replicas."""
         if self._replicas < self.strategy.num_replicas_in_sync:
             _mean_over_replicas(self.strategy, np.zeros((self._replicas, 1), np.float32))
 
     def counter(self) -> Counter:
-        """A TPU's own where there is one."""
+        """Counter of the TPU, or of the process."""
         on_tpu = self.trial.tf_strategy is TfStrategy.TPU
         return TpuMemory(self.strategy.extended.worker_devices) if on_tpu else super().counter()
 
     @property
     def samples_per_step(self) -> int:
-        """A share for each replica."""
+        """Sequences of all replicas of this process."""
         return micro_batches_of_share(self.trial) * self.trial.micro_batch_size * self._replicas
 
     def named_bytes(self) -> dict[Category, int]:
-        """A copy for each replica."""
+        """Bytes of the variables, one copy for each replica."""
         return {category: nbytes * self._replicas for category, nbytes in super().named_bytes().items()}
 
     def effective_config(self) -> dict[str, Any]:
-        """The settings, and how many replicas are where."""
+        """Settings, and numbers of replicas."""
         config = super().effective_config()
         config["tensorflow"] |= {
             "replicas_in_sync": self.strategy.num_replicas_in_sync,
@@ -99,7 +97,7 @@ class ReplicatedModel(Holder):
 
 
 def _make_strategy(trial: TrialSpec) -> Any:
-    """The trial's strategy; it joins the other processes, so nothing of TensorFlow may have run before."""
+    """Make the trial's strategy; it joins the other processes, so TensorFlow must not have run before."""
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     if trial.tf_strategy is TfStrategy.TPU:
         return _tpu_strategy(trial)
@@ -117,7 +115,7 @@ def _make_strategy(trial: TrialSpec) -> Any:
 def _tpu_strategy(trial: TrialSpec) -> Any:
     """Connect to the TPU and initialize it (tpu_cluster_resolver.py, TPUClusterResolver.connect).
 
-    Raises what TensorFlow raises where no TPU answers. Raises ValueError: it has not as many cores as replicas.
+    Raises TensorFlow's error if no TPU answers, ValueError if its cores are not as many as the replicas.
     """
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu.address(os.environ))
     strategy = tf.distribute.TPUStrategy(resolver)
@@ -128,25 +126,24 @@ def _tpu_strategy(trial: TrialSpec) -> Any:
 
 
 def _make_step(strategy: Any, model: CausalModel, optimizer: Any) -> Callable[[Any], Any]:
-    """A graph that trains on each replica's micro-batches, int64 [micro_batches, micro_batch_size, sequence_length].
-
-    Returns each replica's mean loss.
+    """Make the graph of a step over each replica's micro-batches, int64 [micro_batches, micro_batch_size,
+    sequence_length]; it returns each replica's mean loss.
     """
 
-    def on_replica(micro_batches: Any) -> Any:
+    def replica_step(micro_batches: Any) -> Any:
         loss, gradients = accumulated(model, micro_batches, strategy.num_replicas_in_sync)
         optimizer.apply(gradients, model.trainable_variables)
         return loss
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator] # TensorFlow publishes no types
     def step(micro_batches: Any) -> Any:
-        return strategy.run(on_replica, args=(micro_batches,))
+        return strategy.run(replica_step, args=(micro_batches,))
 
     return step  # type: ignore[no-any-return] # as above
 
 
 def _mean_over_replicas(strategy: Any, values: Any) -> list[float]:
-    """The mean over all replicas of what each has: `values`, fp32 [replicas of this process, steps]."""
+    """Mean over all replicas of `values`, fp32 [replicas of this process, steps]."""
     first = min(_ids(strategy))
     shared = strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(values[context.replica_id_in_sync_group - first])
@@ -164,7 +161,7 @@ def _mean_over_replicas(strategy: Any, values: Any) -> list[float]:
 
 
 def _ids(strategy: Any) -> list[int]:
-    """The replicas of this process, by their number among all."""
+    """Global numbers of this process's replicas."""
     replica_ids: list[int] = []
 
     def note(context: Any) -> Any:

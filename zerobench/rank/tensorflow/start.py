@@ -1,4 +1,4 @@
-"""Reads what zerobench.rank.loop.start_files wrote: weights, tokens and learning rates, as NumPy arrays."""
+"""Reads the files of zerobench.rank.loop.start_files: weights, tokens and learning rates, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from zerobench.config.trial.model import Component
 
 @dataclass(frozen=True)
 class Start:
-    """What every rank starts from."""
+    """Starting point of every rank."""
 
     folder: Path
     config: dict[str, Any]
-    """The model's config, whole, as transformers tells it."""
+    """Complete config of the model from transformers."""
     parameters: tuple[str, ...]
     buffers: tuple[str, ...]
     components: dict[str, Component]
-    """What each parameter is for, by its name."""
+    """Component of each parameter, by name."""
     learning_rates: tuple[float, ...]
 
     def parameter(self, name: str) -> NDArray[np.float32]:
-        """The initial values of a parameter, mapped from disk."""
+        """Initial values of a parameter, mapped from disk."""
         return _load(self.folder / "parameters" / f"{self.parameters.index(name)}.npy")
 
     def buffer(self, name: str) -> NDArray[np.float32]:
-        """The values of a registered buffer."""
+        """Values of a registered buffer."""
         return _load(self.folder / "buffers" / f"{self.buffers.index(name)}.npy")
 
     def tokens(self) -> NDArray[np.int64]:
@@ -40,7 +40,7 @@ class Start:
 
 
 def read_start(folder: Path) -> Start:
-    """What lies in `folder`. Raises OSError, ValueError, KeyError: it is not whole."""
+    """Read `folder`. Raises OSError, ValueError or KeyError if it is incomplete."""
     document = json.loads((folder / "start.json").read_bytes())
     return Start(
         folder=folder,
@@ -55,10 +55,9 @@ def read_start(folder: Path) -> Start:
 def samples_of(tokens: NDArray[np.int64], replica: int, num_replicas: int, micro_batch_size: int) -> NDArray[np.int64]:
     """One step's samples of `replica`, as micro-batches: int64 [micro_batches, micro_batch_size, sequence_length].
 
-    Dealt out as torch's DistributedSampler without shuffling does: sample i to replica i mod num_replicas.
+    Sample i goes to replica i mod num_replicas, as in torch's DistributedSampler without shuffling.
     """
-    of_replica = tokens[replica::num_replicas]
-    return of_replica.reshape(-1, micro_batch_size, tokens.shape[-1])
+    return tokens[replica::num_replicas].reshape(-1, micro_batch_size, tokens.shape[-1])
 
 
 def _load(path: Path) -> NDArray[Any]:

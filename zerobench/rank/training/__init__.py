@@ -1,1 +1,1 @@
-"""Build what a rank trains: model, weights, data, precision, recomputation, checkpoints."""
+"""Inputs of a rank's training: model, weights, data, precision, recomputation, checkpoints."""

@@ -1,9 +1,8 @@
-"""Which weights of a model are trained: LoRA's adapters beside a frozen model, or all but those of some names.
+"""Selects the trained weights of a model: LoRA's adapters of a frozen model, or all but those with given names.
 
-The adapters are those of Hu et al. 2021 (arXiv:2106.09685), written out here so that they run in every world; tests
-hold them against PEFT's, whose names they have: `base_layer`, `lora_A`, `lora_B`. They are in the model's own type, and
-their fp32 copies are the optimizer's master weights; or in fp32 beside a 16-bit model, and are what the optimizer
-updates.
+The adapters are those of Hu et al. 2021 (arXiv:2106.09685), implemented here so that they run in every world; tests
+compare them with PEFT's, whose names they have: `base_layer`, `lora_A`, `lora_B`. They have the model's own type, with
+fp32 copies as master weights; or they are in fp32 in a 16-bit model, and the optimizer updates them directly.
 """
 
 import re
@@ -17,13 +16,13 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.rank.training.quantised import QuantisedLinear
 
 BASE = ".base_layer."
-"""In the name of a weight that has an adapter beside it, and in no other."""
+"""Part of the name of each weight with an adapter, and of no other."""
 ADAPTER = ".lora_"
-"""In the names of the weights of adapters, and in no other."""
+"""Part of the name of each adapter weight, and of no other."""
 ZERO_AT_FIRST = ".lora_B.weight"
-"""Ends the names of the weights that start at zero, so that training starts from the model as it was."""
+"""Suffix of weights that start at zero, so that training starts from the original model."""
 SCALING = 2.0
-"""What the adapter's product is multiplied by before it is added: alpha / rank, with alpha twice the rank."""
+"""Factor of the adapter's product: alpha / rank, with alpha twice the rank."""
 
 
 class LoraLayer(torch.nn.Module):
@@ -31,31 +30,31 @@ class LoraLayer(torch.nn.Module):
 
     def __init__(self, base: Any, rank: int, dtype: torch.dtype, *, is_wide: bool = False) -> None:
         super().__init__()
-        self._is_wide = is_wide  # a weight that is asked for its type in forward is gathered by ZeRO-3
+        self._is_wide = is_wide  # stored: reading the type of a weight in forward would make ZeRO-3 gather it
         inputs, outputs = sizes_of(base)
-        device = base.weight.device  # under zero.Init it is partitioned already, but has its device
+        device = base.weight.device  # valid under zero.Init too, where the weight is already partitioned
         self.base_layer = base
         self.lora_A = torch.nn.Linear(inputs, rank, bias=False, device=device, dtype=dtype)
         self.lora_B = torch.nn.Linear(rank, outputs, bias=False, device=device, dtype=dtype)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What the matrix gives, and B A x times the scaling.
+        """Add B A x times the scaling to the output of the matrix.
 
-        A wide adapter's B A x is computed in fp32, and what is given is in the matrix's type: as PEFT has it, whose sum
-        is cast (tuners/lora/layer.py, Linear), or the product where bitsandbytes quantises the matrix
-        (tuners/lora/bnb.py, Linear4bit).
+        A wide adapter's B A x is computed in fp32, and the output has the matrix's type. As in PEFT, the sum is cast
+        (tuners/lora/layer.py, Linear), or the product if bitsandbytes quantises the matrix (tuners/lora/bnb.py,
+        Linear4bit).
         """
-        given: torch.Tensor = self.base_layer(hidden)
+        output: torch.Tensor = self.base_layer(hidden)
         added: torch.Tensor = self.lora_B(self.lora_A(hidden.float() if self._is_wide else hidden)) * SCALING
         if isinstance(self.base_layer, QuantisedLinear):
-            added = added.to(given.dtype)
-        return (given + added).to(given.dtype)
+            added = added.to(output.dtype)
+        return (output + added).to(output.dtype)
 
 
 def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
-    """Put an adapter beside each matrix that the trial names, in the type, or in fp32 where the trial asks for that.
+    """Add an adapter to each matrix that the trial names, in `dtype`, or in fp32 if the trial widens adapters.
 
-    Raises ValueError where it names none.
+    Raises ValueError if the model has no such matrix.
     """
     if trial.adapter is None:
         return
@@ -74,9 +73,9 @@ def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
 
 
 def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None = None) -> None:
-    """Leave trained what the trial trains, and give what it does not `dtype`, where one is told.
+    """Freeze the parameters that the trial does not train, and convert them to `dtype` if given.
 
-    Raises ValueError where `frozen` is in no parameter's name, or in all of them.
+    Raises ValueError if `frozen` matches no parameter's name, or all of them.
     """
     if trial.adapter is None and trial.frozen is None:
         return
@@ -96,7 +95,7 @@ def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None =
 
 
 def matrices(model: Any) -> Iterator[tuple[torch.nn.Module, str, Any]]:
-    """Module, name in it and matrix, for each but the head; as it was before any was replaced."""
+    """Yield parent module, name and matrix for each matrix but the head; replacements on the way are not visited."""
     from transformers.pytorch_utils import Conv1D
 
     head = model.get_output_embeddings()
@@ -107,13 +106,13 @@ def matrices(model: Any) -> Iterator[tuple[torch.nn.Module, str, Any]]:
 
 
 def sizes_of(base: Any) -> tuple[int, int]:
-    """Inputs and outputs of a matrix: torch's, or GPT-2's, which is stored the other way round."""
+    """Inputs and outputs of a matrix: torch's, or GPT-2's, which is stored transposed."""
     if isinstance(base, torch.nn.Linear | QuantisedLinear):
         return base.in_features, base.out_features
     return int(base.nx), int(base.nf)
 
 
 def quantise_matrices(model: Any, kind: str | None, device: torch.device, dtype: torch.dtype) -> None:
-    """Hold every matrix but the head in the codes of `kind`, which transformers quantises alike; None: leave them."""
+    """Quantise every matrix but the head to codes of `kind`, like transformers; None leaves them as they are."""
     for parent, name, base in list(matrices(model)) if kind else []:
         setattr(parent, name, QuantisedLinear(base, sizes_of(base), str(kind), device, dtype))

@@ -1,14 +1,13 @@
-"""How long collectives are under way in a step, and how long a rank does nothing else: steps under torch's profiler.
+"""Measures communication time of steps, and its exposed part, with torch's profiler.
 
-A step's clock cannot tell waiting from computing where an engine overlaps the two, and a wrapper of torch.distributed
-sees nothing of what C++ starts (DDP's reducer). The profiler sees both: the libraries mark each collective, send and
-receive from the call to its end (`gloo:all_reduce`), on GPUs by its kernels; torch marks what computes (`aten::`
-operations, kernels). What is left of the first without the second is exposed: the rank waits, or communicates and does
-nothing else. The profiler slows what it watches, so these steps are neither timed nor memory steps, and what is told
-of them is a share of their own length.
+A step's clock cannot separate waiting from computing if an engine overlaps the two, and a wrapper of torch.distributed
+does not see collectives that C++ starts (DDP's reducer). The profiler sees both: the libraries mark each collective,
+send and receive from the call to its end (`gloo:all_reduce`), on GPUs by its kernels; torch marks computation (`aten::`
+operations, kernels). Communication without concurrent computation is exposed. The profiler slows steps down, so these
+are neither timed nor memory steps, and results are shares of their own length.
 
-What passes neither gloo nor NCCL (torch.distributed.rpc, a shared-memory kernel) is not seen: a step without any
-communication at all tells nothing.
+Communication through neither gloo nor NCCL (torch.distributed.rpc, a shared-memory kernel) is not seen: a step without
+any visible communication has no result.
 """
 
 import time
@@ -32,18 +31,18 @@ _LIBRARIES = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that the profiler saw."""
+    """One event of the profiler."""
 
     name: str
     start_ns: float
     end_ns: float
     on_device: bool
-    """Whether it ran on the GPU."""
+    """True if it ran on the GPU."""
 
 
 @contextmanager
 def watched(device: Device, into: list[CommunicationTime]) -> Iterator[None]:
-    """Watch one step of a rank and append what was seen of it."""
+    """Profile one step of a rank and append its result to `into`."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.is_cuda:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -64,7 +63,7 @@ def watched(device: Device, into: list[CommunicationTime]) -> Iterator[None]:
 
 
 def summary(events: Iterable[Event], step_s: float) -> CommunicationTime:
-    """What `events` of a step of `step_s` seconds say of its communication; on a GPU its kernels alone count."""
+    """Summarise the communication of a step of `step_s` seconds from its `events`; on a GPU only kernels count."""
     known = list(events)
     if any(event.on_device for event in known):
         known = [event for event in known if event.on_device]

@@ -1,14 +1,14 @@
-"""torch.compile of the model or of each of its blocks, by whoever runs it, and what came of it.
+"""torch.compile of the model or of each of its blocks, and its statistics.
 
-Steps under the ledger run the model as it is. The ledger sees operations by a dispatch mode, and compiled code
-allocates where no operation is seen; nor does dynamo compile under such a mode, and a function whose first call was
-under one is never compiled again in the same process (torch/_dynamo/convert_frame.py). So those steps are run with
-dynamo's stance `force_eager`, which leaves no trace, and memory is that of the uncompiled model. What compiled steps
-take on a GPU is in the record by itself.
+Steps under the ledger run the uncompiled model. The ledger sees operations through a dispatch mode, and compiled code
+allocates outside of operations; dynamo does not compile under such a mode either, and a function whose first call was
+under one is never compiled in the same process (torch/_dynamo/convert_frame.py). So these steps run with dynamo's
+stance `force_eager`, which leaves no trace, and memory rows are of the uncompiled model. The record has the GPU peak of
+compiled steps separately.
 
-Blocks are compiled in place (`Module.compile`), before anything wraps them, as torchtitan does it
-(torchtitan/models/llama3/infra/parallelize.py, apply_compile): they share one graph, and whoever gathers parameters or
-reduces gradients by hooks does so between them.
+Blocks are compiled in place (`Module.compile`), before anything wraps them, as in torchtitan
+(torchtitan/models/llama3/infra/parallelize.py, apply_compile): they share one graph, and hooks that gather parameters
+or reduce gradients run between them.
 """
 
 import math
@@ -26,24 +26,24 @@ BACKEND = "inductor"
 """torch's own compiler, which generates Triton kernels on GPUs and C++ on CPUs."""
 
 _SPENT = ("_compile.compile_inner", "backward._backward_impl")
-"""Keys of dynamo's times: of tracing with forward, and of the backward graph, which is compiled when first run."""
+"""Keys of dynamo's times: tracing with the forward graph, and the backward graph, which is compiled when first run."""
 
 
 def compile_blocks(model: torch.nn.Module, trial: TrialSpec) -> None:
-    """Compile each block of `model`, where the trial asks for that, at its first call."""
+    """Compile each block of `model` at its first call, if the trial asks for it."""
     if trial.compile is Compile.BLOCKS:
         for block in blocks(model):
             block.compile(backend=BACKEND)
 
 
 def compile_whole(model: torch.nn.Module, trial: TrialSpec) -> None:
-    """Compile `model` as a whole, where the trial asks for that, at its first call."""
+    """Compile `model` as a whole at its first call, if the trial asks for it."""
     if trial.compile is Compile.MODEL:
         model.compile(backend=BACKEND)
 
 
 def blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The model's blocks: modules of the classes that transformers says are not to be split."""
+    """Blocks of the model: modules of the classes in transformers' `_no_split_modules`."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     for module in model.modules():
         if names & {base.__name__ for base in type(module).__mro__}:  # fully_shard gives a module a class of its own
@@ -51,7 +51,7 @@ def blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def eagerly(trial: TrialSpec) -> AbstractContextManager[Any]:
-    """Within it the model runs as it is, as the ledger needs."""
+    """Context in which the model runs uncompiled, for the ledger."""
     if trial.compile is Compile.NONE:
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -59,7 +59,7 @@ def eagerly(trial: TrialSpec) -> AbstractContextManager[Any]:
 
 
 class CompilationWatch:
-    """What torch.compile did in this process while the trial ran; nothing where the trial asks for none."""
+    """Observes torch.compile in this process during the trial; does nothing if the trial does not compile."""
 
     def __init__(self, trial: TrialSpec, device: Device) -> None:
         self._mode, self._device = trial.compile, device
@@ -68,7 +68,7 @@ class CompilationWatch:
 
     @contextmanager
     def timed_step(self) -> Iterator[None]:
-        """Look at the allocator and at recompilations around a timed step, outside of its clock."""
+        """Observe allocator and recompilations around a timed step, outside of its clock."""
         if self._mode is Compile.NONE:
             yield
             return
@@ -82,7 +82,7 @@ class CompilationWatch:
             self._timed_peak_bytes = max(peak, self._timed_peak_bytes or 0)
 
     def record(self) -> Compilation | None:
-        """What there is to know so far."""
+        """Statistics so far; None if the trial does not compile."""
         if self._mode is Compile.NONE:
             return None
         from torch._dynamo.utils import compilation_time_metrics, counters
@@ -97,7 +97,7 @@ class CompilationWatch:
         )
 
     def notes(self) -> list[str]:
-        """What a reader of the figures must know."""
+        """Notes for readers of the figures."""
         record = self.record()
         if record is None:
             return []

@@ -1,21 +1,20 @@
-"""The output head and its loss some tokens at a time, so that the logits [tokens, vocabulary] are never whole.
+"""Computes output head and loss for some tokens at a time, so that the logits [tokens, vocabulary] are never whole.
 
 Logits are the largest activation of a model with a large vocabulary: 12 bytes a token and word at their peak in
-transformers' own loss (zerobench.estimate.memory.terms.activations). Here they are made for a chunk of tokens, turned
-into loss and gradients at once, and dropped (Hsu et al., "Liger Kernel", arXiv 2410.10989, section 3.2,
-FusedLinearCrossEntropy). What is left for the backward pass are the gradients of the head's weight and of its input.
-That peaks no higher than computing the logits again in backward would, and multiplies three matrices instead of four.
+transformers' own loss (zerobench.estimate.memory.terms.activations). Here they are computed for a chunk of tokens,
+turned into loss and gradients at once, and dropped (Hsu et al., "Liger Kernel", arXiv 2410.10989, section 3.2,
+FusedLinearCrossEntropy). Only the gradients of the head's weight and input remain for the backward pass. The peak is no
+higher than with logits recomputed in backward, with three matrix products instead of four.
 
-`chunked` is written out in torch's operations, so that it runs in every world and its bytes are seen. torch's own
-`torch.nn.functional.linear_cross_entropy` is not: torch 2.13 alone has it, its mean of 16-bit inputs is rounded to 16
-bits (16.62 for a loss of 16.46), and what it allocates within its one operation no dispatch mode sees, nor does a fake
-tensor tell of it. `liger` is the paper's Triton kernel, from the package liger-kernel.
+`chunked` consists of torch operations, so that it runs in every world and its memory is visible. torch's own
+`torch.nn.functional.linear_cross_entropy` is not used: only torch 2.13 has it, its mean of 16-bit inputs is rounded to
+16 bits (16.62 for a loss of 16.46), and its internal allocations are invisible to dispatch modes and fake tensors.
+`liger` is the paper's Triton kernel, from the package liger-kernel.
 
-`model_dtype` is what many loops of people's own do and transformers does not: logits whole, and never in fp32. It takes
-6 bytes a token and word at its peak in 16 bits, and its loss is rounded to them.
+`model_dtype` is the choice of many hand-written loops, unlike transformers: logits whole, and never in fp32. It takes
+6 bytes a token and word at its peak in 16 bits, and its loss is rounded to 16 bits.
 
-The loss is computed within the head's own call: whoever shards parameters gathers a module's for its call, and the
-head's weight is there for no other.
+The loss is computed within the head's own call: sharding engines gather a module's parameters only for its call.
 """
 
 from collections.abc import Callable
@@ -27,17 +26,18 @@ from zerobench.config.derived.chunks import chunk_rows
 from zerobench.config.trial.trial import CrossEntropy
 
 IGNORED = -100
-"""The label of a token that has no next one, as transformers pads it (loss/loss_utils.py, ForCausalLMLoss)."""
+"""Label of a token without a next one, as in transformers (loss/loss_utils.py, ForCausalLMLoss)."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Hidden states [tokens, hidden size], the head's weight [words, hidden size], labels [tokens] to the mean loss."""
+"""Maps hidden states [tokens, hidden size], the head's weight [words, hidden size] and labels [tokens] to the mean
+loss."""
 
 
 def fuse_loss(model: Any, how: CrossEntropy) -> None:
-    """Let `model`, one of transformers' for causal language modelling, compute head and loss as `how` says.
+    """Make `model`, a causal language model of transformers, compute head and loss according to `how`.
 
-    Its output then has the loss, and no logits. Without labels it is as before. Raises TypeError for a head that is
-    more than one matrix.
+    Its output then has the loss, but no logits. Without labels nothing changes. Raises TypeError if the head is not a
+    plain matrix.
     """
     if how is CrossEntropy.FULL:
         return
@@ -52,13 +52,13 @@ def fuse_loss(model: Any, how: CrossEntropy) -> None:
 
 
 def effective_loss(model: Any) -> str:
-    """How the model computes its loss, read back from it."""
+    """Loss implementation of the model, read back from it."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     return str(getattr(head, "cross_entropy", CrossEntropy.FULL.value))
 
 
 class _FusedHead:
-    """Takes the place of a head's forward pass, with the labels that the model around it was called with."""
+    """Replaces a head's forward pass, using the labels of the enclosing model's call."""
 
     def __init__(self, model: Any, head: torch.nn.Linear, loss: Loss) -> None:
         self._head, self._loss = head, loss
@@ -66,7 +66,7 @@ class _FusedHead:
         self._labels: torch.Tensor | None = None
         model.register_forward_pre_hook(self._take_labels, with_kwargs=True)
         head.forward = self._forward  # type: ignore[method-assign, assignment] # a head of no other name for its input
-        model.loss_function = lambda logits, *_, **__: logits  # what the head gave is the loss
+        model.loss_function = lambda logits, *_, **__: logits  # the head already returned the loss
 
     def _take_labels(self, _model: Any, _args: Any, kwargs: dict[str, Any]) -> None:
         self._labels = kwargs.get("labels")
@@ -79,23 +79,23 @@ class _FusedHead:
 
 
 def model_dtype_loss(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
-    """The mean cross entropy of `logits` [batch, sequence, words] in their own type, which is also the loss's."""
+    """Mean cross entropy of `logits` [batch, sequence, words], computed and returned in their own type."""
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), next_tokens(labels), ignore_index=IGNORED)
 
 
 def next_tokens(tokens: torch.Tensor) -> torch.Tensor:
-    """The label of each of `tokens` [batch, sequence], flat: the token after it, of the last one IGNORED."""
+    """Labels of `tokens` [batch, sequence], flat: the next token, and IGNORED for the last one."""
     return torch.nn.functional.pad(tokens, (0, 1), value=IGNORED)[:, 1:].flatten()
 
 
 def chunked_loss(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean cross entropy in fp32, chunk by chunk (Loss)."""
+    """Mean cross entropy in fp32, chunk by chunk (Loss)."""
     loss: torch.Tensor = _ChunkedLoss.apply(hidden, weight, labels)  # type: ignore[no-untyped-call]
     return loss
 
 
 def liger_loss(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean cross entropy by Liger's kernel (Loss)."""
+    """Mean cross entropy with Liger's kernel (Loss)."""
     from liger_kernel.ops.fused_linear_cross_entropy import (  # type: ignore[import-not-found] # an extra, for GPUs
         LigerFusedLinearCrossEntropyFunction,
     )
@@ -109,8 +109,8 @@ LOSSES: dict[CrossEntropy, Loss] = {CrossEntropy.CHUNKED: chunked_loss, CrossEnt
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Loss and gradients in one go over the chunks. Gradients are of the sum until backward divides them, as 16-bit
-    ones of a mean over many tokens would vanish before any loss scale reaches them.
+    """Computes loss and gradients in one pass over the chunks. Gradients are of the sum until backward divides them:
+    16-bit gradients of a mean over many tokens would underflow before the loss scale reaches them.
     """
 
     @staticmethod
@@ -120,7 +120,7 @@ class _ChunkedLoss(torch.autograd.Function):
         weight: torch.Tensor,
         labels: torch.Tensor,
     ) -> torch.Tensor:
-        """Add up the losses of the chunks."""
+        """Sum the losses of the chunks."""
         of_hidden = _hidden_gradient(hidden)
         of_weight = _weight_gradient(weight) if ctx.needs_input_grad[1] else None  # the head may be frozen
         total = hidden.new_zeros((), dtype=torch.float32)
@@ -134,7 +134,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """Scale what forward has computed."""
+        """Scale the gradients from forward."""
         of_hidden, of_weight, count = ctx.saved_tensors
         factor = gradient / count
         return of_hidden.mul_(factor), None if of_weight is None else of_weight.mul_(factor), None
@@ -147,9 +147,9 @@ def _one_chunk(
     of_hidden: torch.Tensor,
     of_weight: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The sum of the chunk's losses; its gradients go into `of_hidden` and are added to `of_weight`.
+    """Sum of the chunk's losses; writes gradients into `of_hidden` and adds them to `of_weight`.
 
-    The gradient of a token's logits is softmax minus one at its label.
+    The gradient of a token's logits is the softmax, minus one at its label.
     """
     counts = (labels != IGNORED).unsqueeze(1)
     labels = labels.clamp(min=0).unsqueeze(1)

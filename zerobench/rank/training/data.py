@@ -1,8 +1,8 @@
-"""Tokens: a seeded synthetic stream, a memory-mapped token file, or a text file; ranks see disjoint samples.
+"""Tokens from a seeded synthetic stream, a memory-mapped token file, or a text file; ranks get disjoint samples.
 
-torch's DistributedSampler without shuffling deals sample i to rank i mod world_size, so the samples of one optimizer
-step are the same set for every world size with the same global batch, and a single process sees them all. Ranks that
-divide the model and not the batch see the same samples (zerobench.config.derived.batch).
+torch's DistributedSampler without shuffling assigns sample i to rank i mod world_size, so one optimizer step has the
+same set of samples for every world size with the same global batch, and a single process gets them all. Ranks that
+divide the model instead of the batch get the same samples (zerobench.config.derived.batch).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _INCREMENT = 7
 
 
 class SyntheticTokens(Dataset[torch.Tensor]):
-    """A linear congruential stream in a small vocabulary: cheap, and learnable, so that a wrong update shows."""
+    """A linear congruential stream in a small vocabulary: cheap, and learnable, so that a wrong update is visible."""
 
     def __init__(self, num_samples: int, sequence_length: int, vocab_size: int, seed: int) -> None:
         self._num_samples = num_samples
@@ -31,7 +31,7 @@ class SyntheticTokens(Dataset[torch.Tensor]):
         self._factors, self._offsets = _congruential(sequence_length, self._modulus)
 
     def __len__(self) -> int:
-        """Samples in the set."""
+        """Return the number of samples."""
         return self._num_samples
 
     def __getitem__(self, index: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ class SyntheticTokens(Dataset[torch.Tensor]):
 
 
 class TokenFile(Dataset[torch.Tensor]):
-    """Consecutive pieces of a token array, from its start again when it is used up."""
+    """Consecutive pieces of a token array, which starts over at its end."""
 
     def __init__(self, tokens: np.ndarray, num_samples: int, sequence_length: int, vocab_size: int) -> None:
         self._tokens = tokens
@@ -54,7 +54,7 @@ class TokenFile(Dataset[torch.Tensor]):
             raise ValueError(f"data.path: {len(tokens)} tokens are fewer than one sequence of {sequence_length}")
 
     def __len__(self) -> int:
-        """Samples in the set."""
+        """Return the number of samples."""
         return self._num_samples
 
     def __getitem__(self, index: int) -> torch.Tensor:
@@ -70,8 +70,8 @@ class TokenFile(Dataset[torch.Tensor]):
 def micro_batches(trial: TrialSpec, rank: int, num_steps: int, vocab_size: int) -> Iterator[torch.Tensor]:
     """Micro-batches of one rank in order, int64 [micro_batch_size, sequence_length], on the host.
 
-    None for a rank that reads none: a server, or one that another drives. Enough for `num_steps` full batches. Which
-    samples a step trains on follows from how many were seen before it, whatever the size of those batches was.
+    Empty for a rank that reads none: a server, or a driven rank. Enough for `num_steps` full batches. The samples of a
+    step depend only on the number of samples before it, whatever the sizes of earlier batches.
     """
     if not micro_batches_read(trial, rank):
         return iter(())
@@ -83,9 +83,9 @@ def micro_batches(trial: TrialSpec, rank: int, num_steps: int, vocab_size: int) 
 
 
 def make_dataset(trial: TrialSpec, num_samples: int, vocab_size: int) -> Dataset[torch.Tensor]:
-    """The trial's data as `num_samples` samples.
+    """Make the trial's data set with `num_samples` samples.
 
-    Raises ValueError, naming the field, for a file that is too short or whose tokens the model does not know.
+    Raises ValueError, with the field, if a file is too short or has tokens outside the vocabulary.
     """
     seed = trial.hyperparameters.seed
     if trial.data.kind is DataKind.SYNTHETIC:
@@ -95,14 +95,14 @@ def make_dataset(trial: TrialSpec, num_samples: int, vocab_size: int) -> Dataset
 
 
 def read_tokens(path: Path) -> np.ndarray:
-    """A token file, memory-mapped: .npy of any integer type, or .bin of uint16 (the usual choice of GPT-2 data)."""
+    """Memory-map a token file: .npy of any integer type, or .bin of uint16 (usual for GPT-2 data)."""
     if path.suffix == ".npy":
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)).reshape(-1)
     return np.memmap(path, dtype=np.uint16, mode="r")
 
 
 def read_text(data: DataSpec) -> np.ndarray:
-    """A UTF-8 text file cut into tokens by the tokenizer at the given path."""
+    """Tokenize a UTF-8 text file with the tokenizer at the given path."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     where = Path(data.tokenizer or "")
@@ -121,7 +121,7 @@ def _path(data: DataSpec) -> str:
 
 
 def _congruential(length: int, modulus: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """x_k = factor_k x_0 + offset_k (mod modulus) for the recurrence x -> _FACTOR x + _INCREMENT."""
+    """Factors and offsets of x_k = factor_k x_0 + offset_k (mod modulus) for x -> _FACTOR x + _INCREMENT."""
     factor, offset = 1, 0
     factors, offsets = [], []
     for _ in range(length):

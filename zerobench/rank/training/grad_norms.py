@@ -1,8 +1,8 @@
-"""The global norm of each step's gradients before clipping, as strategies tell it.
+"""Global norm of each step's gradients before clipping, as reported by strategies.
 
-It sees what losses cannot: gradients that are all too large by one factor change nothing under AdamW, nor under SGD
-where they are clipped. Whoever clips knows the norm anyway. Where nothing clips it is computed for its own sake, and
-then in warm-up steps alone, which are neither timed nor looked at by the ledger or the profiler.
+It reveals errors that losses cannot: a common factor on all gradients changes nothing under AdamW, nor under SGD with
+clipping. With clipping the norm is known anyway. Without, it is computed only in warm-up steps, which are neither timed
+nor observed by the ledger or the profiler.
 """
 
 import math
@@ -15,7 +15,7 @@ _NOT_CLIPPED = "gradient_clipping is 0: gradient norms are computed in warm-up s
 
 
 class GradNorms:
-    """One entry for each step: the norm, or None. Where values mean nothing (a rank alone of many) none is kept."""
+    """Norms of all steps, None for steps without one; keeps none in worlds without values or with a rank alone."""
 
     def __init__(self, clipping: float = 0.0, *, are_kept: bool = True) -> None:
         self._clipping = clipping
@@ -25,38 +25,36 @@ class GradNorms:
         self._unknown: str | None = None
 
     def begin(self, kind: str) -> None:
-        """A step of this kind begins."""
+        """Begin a step of this kind."""
         self._kind = kind
         self._norms.append(None)
 
     @property
     def largest(self) -> float | None:
-        """What the norm is to be clipped to in this step: infinity where it is to be computed and nothing changed; None
-        where nothing asks for it.
-        """
+        """Norm to clip to in this step: infinity to compute the norm without clipping, None to do neither."""
         if self._clipping:
             return self._clipping
         return math.inf if self._are_kept and self._kind == "warmup" else None
 
     def tell(self, norm: GradNorm) -> None:
-        """The norm of the step under way; of several updates in one step the last.
+        """Record the norm of the current step; of several updates in one step, the last.
 
-        Read at once but in timed steps, where reading a tensor would wait for the GPU, and where nobody counts bytes.
+        Tensors are read at once except in timed steps, where that would wait for the GPU.
         """
         if self._are_kept:
             self._norms[-1] = norm if self._kind == "timed" else float(norm)
 
     def values(self) -> list[float | None]:
-        """Of all steps; empty where none was told. Reads what timed steps left, so after them only."""
+        """Norms of all steps; empty if none was recorded. Reads tensors of timed steps, so call it after them."""
         values = [None if norm is None else float(norm) for norm in self._norms]
         return [] if all(value is None for value in values) else values
 
-    def cannot_be_told(self, reason: str) -> None:
-        """There will be none, and why."""
+    def disable(self, reason: str) -> None:
+        """Record why there will be no norms."""
         self._unknown = reason
 
     def notes(self) -> list[str]:
-        """Why steps have no norm, where that is known."""
+        """Notes on missing norms, with the reason."""
         if not self._are_kept:
             return []
         if self._unknown is not None:

@@ -1,7 +1,7 @@
-"""Checkpoints of a model's shape, as the hub holds them: written here, and read by transformers' `from_pretrained`.
+"""Writes checkpoints of a model's shape in the hub's format, and reads them with transformers' `from_pretrained`.
 
-transformers reads them as it reads a user's: from the mapped file, in the type that is asked for, under zero.Init where
-it knows of a stage 3 (integrations/deepspeed.py).
+transformers reads them like a user's: from the mapped file, in the requested type, under zero.Init if it is configured
+for stage 3 (integrations/deepspeed.py).
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from zerobench.config.trial.trial import TrialSpec, Weights
 from zerobench.rank.ledger.storages import StorageCounter
 
 SHARD_BYTES = 5 * 10**9
-"""Of a file, or one tensor, as most checkpoints of the hub are cut."""
+"""Largest file (or one tensor), like most checkpoints of the hub."""
 INDEX = "model.safetensors.index.json"
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-"""As a header writes them."""
+"""Names of types in a header."""
 
 Value = Callable[[str, torch.Size], torch.Tensor]
-"""Name and shape of a parameter to its values."""
+"""Maps name and shape of a parameter to its values."""
 
 
 def write_checkpoint(
     folder: Path, hf_config: Mapping[str, Any], dtype: torch.dtype, value: Value | None, shard_bytes: int = SHARD_BYTES
 ) -> int:
-    """Write config.json, shards of at most `shard_bytes` (or of one tensor) and their index; the weights' bytes.
+    """Write config.json, shards of at most `shard_bytes` (or of one tensor) and their index; returns the weights'
+    bytes.
 
-    No more than one tensor is in memory. Without `value` files have holes where values would be, and take no room.
+    Only one tensor is in memory at a time. Without `value` the files are sparse and take no space.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -58,7 +59,7 @@ def write_checkpoint(
 
 
 def _write_shard(path: Path, shapes: Mapping[str, torch.Size], dtype: torch.dtype, value: Value | None) -> None:
-    """The format: eight bytes with the header's length, the header, all tensors one behind the other."""
+    """Write one safetensors file: eight bytes with the header's length, the header, then all tensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
@@ -89,8 +90,8 @@ def _shards(shapes: Mapping[str, torch.Size], most_bytes: int, dtype: torch.dtyp
 
 
 @contextmanager
-def told_of_stage_3(ds_config: Mapping[str, Any]) -> Iterator[None]:
-    """Let transformers know, while open, of the configuration whose stage 3 partitions what it loads."""
+def announce_stage_3(ds_config: Mapping[str, Any]) -> Iterator[None]:
+    """Announce a stage 3 configuration to transformers while open, so that it partitions the weights it loads."""
     from transformers.integrations import HfDeepSpeedConfig, unset_hf_deepspeed_config
 
     known = HfDeepSpeedConfig(dict(ds_config))  # transformers keeps a weak reference
@@ -102,18 +103,18 @@ def told_of_stage_3(ds_config: Mapping[str, Any]) -> Iterator[None]:
 
 
 def read_checkpoint(folder: Path, trial: TrialSpec, dtype: torch.dtype, attention: str, device: torch.device) -> Any:
-    """The model of `folder`: read on the host, then moved to the device and into the trial's type, weight by weight.
+    """Read the model of `folder` on the host, then move it to the device and the trial's type, weight by weight.
 
-    What transformers partitioned while it read lies on the device already.
+    Weights that transformers partitioned while reading are already on the device.
     """
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
-    # Its threads would allocate where no ledger looks; each holds one tensor at a time.
+    # transformers' threads, which hold one tensor each, would allocate out of the ledger's sight.
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     read_as = torch.float32 if trial.weights is Weights.LOADED_FP32 else dtype
     how: dict[str, Any] = {"dtype": read_as, "attn_implementation": attention, "use_cache": False}
-    with no_init_weights():  # else where torch's compiler is imported, buffers without memory are taken for set
+    with no_init_weights():  # otherwise, once torch's compiler is imported, buffers without memory count as set
         model = AutoModelForCausalLM.from_pretrained(folder, **how)
     _move(model, device, dtype)
     return model
@@ -121,7 +122,7 @@ def read_checkpoint(folder: Path, trial: TrialSpec, dtype: torch.dtype, attentio
 
 @torch.no_grad()
 def _move(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """As `model.to(device, dtype)` does, and on the CPU too: a weight that lies in a mapped file is nobody's memory."""
+    """Move like `model.to(device, dtype)`, but copy on the CPU too: weights in a mapped file are not counted."""
     for parameter in model.parameters():
         if not hasattr(parameter, "ds_tensor"):
             parameter.data = parameter.data.to(device, dtype, copy=True)
@@ -132,7 +133,7 @@ def _move(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> N
 
 @contextmanager
 def opened_by(opener: Callable[..., Any]) -> Iterator[None]:
-    """Let transformers open safetensors by `opener` while open."""
+    """Make transformers open safetensors with `opener` while open."""
     modeling_utils: Any = import_module("transformers.modeling_utils")
     real = modeling_utils.safe_open
     modeling_utils.safe_open = opener
@@ -143,9 +144,9 @@ def opened_by(opener: Callable[..., Any]) -> Iterator[None]:
 
 
 def mapped_files_left_out(counter: StorageCounter) -> AbstractContextManager[None]:
-    """Count no pages of mapped files while open: they are nobody's memory.
+    """Exclude pages of mapped files from the count while open: the kernel can reclaim them.
 
-    Files stay mapped until then, so that WeightFiles can say how many pages there were.
+    The files stay mapped until then, so that WeightFiles can measure their pages.
     """
     from safetensors import safe_open
 
@@ -154,7 +155,7 @@ def mapped_files_left_out(counter: StorageCounter) -> AbstractContextManager[Non
 
 
 class _UncountedFile:
-    """A safe_open whose tensors are not counted, and held."""
+    """A safe_open whose tensors are kept alive and not counted."""
 
     def __init__(self, file: Any, counter: StorageCounter, held: list[torch.Tensor]) -> None:
         self._file, self._counter, self._held = file, counter, held
@@ -168,12 +169,12 @@ class _UncountedFile:
         self._file.__exit__(*(error or (None, None, None)))
 
     def get_slice(self, name: str) -> LazySlice:
-        """A tensor, not made yet."""
+        """Return a slice whose tensor is created on access."""
         header = self._file.get_slice(name)
         return LazySlice(lambda: self.get_tensor(name), header.get_dtype(), header.get_shape())
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """A tensor over the mapped file."""
+        """Return a tensor over the mapped file."""
         with self._counter.leaving_out():
             made: torch.Tensor = self._file.get_tensor(name)
         self._counter.leave_out(made)
@@ -183,18 +184,18 @@ class _UncountedFile:
 
 @dataclass(frozen=True)
 class LazySlice:
-    """safetensors' PySafeSlice, of which transformers asks type, shape and all of it."""
+    """safetensors' PySafeSlice as far as transformers uses it: type, shape and the whole tensor."""
 
     make: Callable[[], torch.Tensor]
     dtype: str
     shape: list[int]
 
     def get_dtype(self) -> str:
-        """As the header writes it."""
+        """Return the type as the header spells it."""
         return self.dtype
 
     def get_shape(self) -> list[int]:
-        """Of the whole tensor."""
+        """Return the shape of the whole tensor."""
         return self.shape
 
     def __getitem__(self, index: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""fp32 master weights beside a 16-bit model, as the ZeRO paper's mixed-precision Adam keeps them (section 3.1)."""
+"""fp32 master weights of a 16-bit model, as in the ZeRO paper's mixed-precision Adam (section 3.1)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,13 +6,13 @@ import torch
 
 
 def gradients_of(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Those that there are."""
+    """Existing gradients of `parameters`."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 @torch.no_grad()
 def unscale(parameters: Iterable[torch.Tensor], scale: float) -> None:
-    """Divide the gradients by what the loss was multiplied by."""
+    """Divide the gradients by the loss scale."""
     if scale != 1:
         for gradient in gradients_of(parameters):
             gradient.div_(scale)

@@ -1,4 +1,4 @@
-"""Build the transformers model of a trial: random weights or those of files, the trial's precision."""
+"""Builds the transformers model of a trial: weights drawn or from files, in the trial's precision."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precisi
 def prepare_model(
     trial: TrialSpec, device: torch.device, attention: Attention, files: Path | None = None
 ) -> Callable[..., Any]:
-    """A function that makes the model on the device, in the trial's precision, its weights not set or those of `files`.
+    """Return a function that makes the model on the device, in the trial's precision, with unset weights or those of
+    `files`.
 
-    Called with `on_meta=True` it makes one in fp32 whose parameters have no memory, but whose buffers have; frozen ones
-    are in the trial's precision all the same.
+    With `on_meta=True` it makes the model in fp32 with buffers but without memory for parameters; frozen ones still
+    have the trial's precision.
 
     The model's module is imported here and not when the model is made: zero.Init replaces torch's tensor constructors
     while it is open, and importing transformers under it fails.
@@ -44,10 +45,10 @@ def prepare_model(
             raise ValueError(f"weights {trial.weights}: no folder to read them from")
         model = read_checkpoint(files, trial, dtype, attention.value, device)
         add_adapters(model, trial, dtype)
-        return _as_trained(model, trial, None)
+        return _prepare_training(model, trial, None)
 
     def make(*, on_meta: bool = False) -> Any:
-        without = on_meta or base is not None  # what is quantised is never there in the trial's precision
+        without = on_meta or base is not None  # a quantised model never exists in the trial's precision
         with no_init_weights(), torch.device(device), _parameters_on_meta() if without else nullcontext():
             model = AutoModelForCausalLM.from_config(
                 config,
@@ -57,15 +58,15 @@ def prepare_model(
             )
             quantise_matrices(model, base, device, dtype)
             add_adapters(model, trial, torch.float32 if on_meta else dtype)
-        model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
+        model.tie_weights()  # part of the initialisation that no_init_weights skips
         if without and not on_meta:
             give_memory(model, device)
-        return _as_trained(model, trial, dtype if on_meta else None)
+        return _prepare_training(model, trial, dtype if on_meta else None)
 
     return load if trial.is_loaded else make
 
 
-def _as_trained(model: Any, trial: TrialSpec, frozen_dtype: torch.dtype | None) -> Any:
+def _prepare_training(model: Any, trial: TrialSpec, frozen_dtype: torch.dtype | None) -> Any:
     freeze(model, trial, frozen_dtype)
     if trial.activation_checkpointing:
         enable_checkpointing(model, trial.activation_checkpointing)
@@ -74,9 +75,9 @@ def _as_trained(model: Any, trial: TrialSpec, frozen_dtype: torch.dtype | None) 
 
 
 def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Give every parameter of a model that was made without memory its own, values not set; tied ones stay tied.
+    """Allocate memory for every parameter of a model that was made without, values unset; tied ones stay tied.
 
-    They have `dtype`, or the types that they were made in.
+    They get `dtype`, or keep their types.
     """
     given: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for module in model.modules():
@@ -91,9 +92,9 @@ def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Parameters of modules made inside lose their memory as soon as they are registered; buffers keep theirs.
+    """Free the memory of parameters as soon as they are registered while open; buffers keep theirs.
 
-    A model made whole on the meta device would have to compute its buffers (rotary frequencies) again later.
+    A model made entirely on the meta device would have to recompute its buffers (rotary frequencies) later.
     """
     register = torch.nn.Module.register_parameter
 

@@ -1,16 +1,16 @@
-"""Frozen matrices in 4 or 8 bits, as bitsandbytes 0.50 lays them and multiplies with them (QLoRA, arXiv:2305.14314).
+"""Frozen matrices in 4 or 8 bits, with the layout and products of bitsandbytes 0.50 (QLoRA, arXiv:2305.14314).
 
-Written out here so that they run in every world; tests hold bytes and values against bitsandbytes'. nf4: two codes a
+Implemented here so that they run in every world; tests compare bytes and values with bitsandbytes. nf4: two codes a
 byte, a scale for each block of 64 elements, the scales themselves in 8 bits in blocks of 256 about their mean (double
-quantisation; bitsandbytes/functional.py, quantize_4bit). Scales' codes are evenly spaced, not of bitsandbytes' table,
-which has its place here and no use. The packed codes are stored as the trial's own type, as transformers'
-`bnb_4bit_quant_storage` asks for what is partitioned. int8: a code an element, a scale a row (int8_vectorwise_quant).
+quantisation; bitsandbytes/functional.py, quantize_4bit). Codes of scales are evenly spaced instead of from
+bitsandbytes' table, which is only allocated here. The packed codes are stored as the trial's own type, as transformers'
+`bnb_4bit_quant_storage` requires for partitioning. int8: a code an element, a scale a row (int8_vectorwise_quant).
 
-A product makes the scales in fp32 and the matrix whole in the trial's type, forward and again backward; forward has
-both beside its result (backends/default/ops.py, gemm_4bit, as on GPUs beyond 1,536 tokens). What forward saves is the
-codes themselves (bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp), so that codes that stage 3 has
-gathered stay until backward. The int8 kernels of GPUs have other temporaries: their input in 8 bits and the product in
-int32.
+A product computes the scales in fp32 and the whole matrix in the trial's type, in forward and again in backward;
+forward holds both in addition to its result (backends/default/ops.py, gemm_4bit, as on GPUs beyond 1,536 tokens).
+Forward saves the codes themselves (bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp), so that codes
+gathered by stage 3 stay until backward. The int8 kernels of GPUs have other temporaries: their input in 8 bits and the
+product in int32.
 """
 
 from typing import Any
@@ -24,16 +24,16 @@ NF4: tuple[float, ...] = (
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
     *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-"""The values of the sixteen codes: quantiles of a normal distribution (arXiv:2305.14314, appendix E)."""
+"""Values of the sixteen codes: quantiles of a normal distribution (arXiv:2305.14314, appendix E)."""
 _PIECE = 2**20
-"""Elements that are encoded or decoded at a time: a multiple of SCALES blocks."""
+"""Elements to encode or decode at a time: a multiple of SCALES blocks."""
 _WORKED_OUT = 6
-"""Bytes an element while it is decoded: half the number of a pair of values, int32, and the value in fp32."""
+"""Bytes an element while it is decoded: half of the int32 number of a pair of values, and the value in fp32."""
 _INT8 = 127
 
 
 class QuantisedLinear(torch.nn.Module):
-    """A frozen matrix whose parameter `weight` is its codes; what they are scaled by are buffers."""
+    """A frozen matrix whose parameter `weight` has its codes; the scales are buffers."""
 
     scale: torch.Tensor
     scale_of_scales: torch.Tensor
@@ -42,17 +42,17 @@ class QuantisedLinear(torch.nn.Module):
     values: torch.Tensor
 
     def __init__(self, base: Any, sizes: tuple[int, int], kind: str, device: torch.device, dtype: torch.dtype) -> None:
-        """In place of `base`, whose bias it takes over; values are not set."""
+        """Replace `base`, and take over its bias; values are not set."""
         super().__init__()
         self.in_features, self.out_features = sizes
         self.kind, self.dtype, self.bias = kind, dtype, base.bias
         codes = torch.int8 if kind == "int8" else dtype
-        held = self.weight_elements // (1 if kind == "int8" else 2 * codes.itemsize)
+        num_codes = self.weight_elements // (1 if kind == "int8" else 2 * codes.itemsize)
         if self.weight_elements % BLOCK:
             raise ValueError(
                 f"base {kind}: {self.out_features} x {self.in_features} is no multiple of {BLOCK} elements"
             )
-        self.weight = torch.nn.Parameter(torch.empty(held, dtype=codes, device=device), requires_grad=False)
+        self.weight = torch.nn.Parameter(torch.empty(num_codes, dtype=codes, device=device), requires_grad=False)
         blocks = self.weight_elements // BLOCK
         scales = {"scale": ((self.out_features,), torch.float32)}
         if kind == "nf4":
@@ -67,23 +67,23 @@ class QuantisedLinear(torch.nn.Module):
 
     @property
     def weight_elements(self) -> int:
-        """Elements of the matrix that the codes stand for."""
+        """Number of elements of the matrix."""
         return self.in_features * self.out_features
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The product with the matrix that the codes stand for."""
+        """Multiply with the dequantised matrix."""
         product: torch.Tensor = _Product.apply(hidden, self.weight, self)  # type: ignore[no-untyped-call]
         return product if self.bias is None else product + self.bias
 
     def scales(self) -> torch.Tensor:
-        """What the codes are scaled by, in fp32."""
+        """Scales of the codes in fp32."""
         if self.kind == "int8":
             return self.scale
         made: torch.Tensor = torch.ops.zerobench.dequantise_scales(self.scale, self.scale_of_scales, self.mean)
         return made
 
     def dequantised(self, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """The matrix, [out_features, in_features], in the trial's type."""
+        """Dequantise to the matrix, [out_features, in_features], in the trial's type."""
         shape = (self.out_features, self.in_features)
         if self.kind == "int8":
             return codes.view(shape).to(self.dtype).mul_((scales / _INT8)[:, None])
@@ -92,7 +92,7 @@ class QuantisedLinear(torch.nn.Module):
 
     @torch.no_grad()
     def quantise(self, whole: torch.Tensor) -> torch.Tensor:
-        """Codes of `whole`, as `weight` holds them; sets what they are scaled by."""
+        """Quantise `whole` to codes for `weight`, and set the scales."""
         if self.kind == "int8":
             torch.amax(whole.view(self.out_features, -1).abs(), 1, out=(scale := self.scale.to(whole.dtype)))
             self.scale.copy_(scale)
@@ -113,7 +113,7 @@ class QuantisedLinear(torch.nn.Module):
         return codes.view(self.dtype)
 
     def _quantise_scales(self, scales: torch.Tensor) -> None:
-        """The scales of blocks, about their mean, in 8 bits."""
+        """Quantise the scales of blocks to 8 bits, about their mean."""
         torch.mean(scales, 0, keepdim=True, out=self.mean)
         padded = torch.nn.functional.pad(scales - self.mean, (0, -len(scales) % SCALES)).view(-1, SCALES)
         torch.amax(padded.abs(), 1, out=self.scale_of_scales)
@@ -122,7 +122,7 @@ class QuantisedLinear(torch.nn.Module):
 
 
 class _Product(torch.autograd.Function):
-    """The product with a quantised matrix, whose gradient goes to what it is multiplied with alone."""
+    """Product with a quantised matrix; only the other factor gets a gradient."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, codes: torch.Tensor, matrix: QuantisedLinear) -> torch.Tensor:
@@ -139,7 +139,7 @@ class _Product(torch.autograd.Function):
 
 @torch.library.custom_op("zerobench::dequantise_scales", mutates_args=())
 def _dequantise_scales(scale: torch.Tensor, scale_of_scales: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """The scales of blocks; one operation, as bitsandbytes' kernel is."""
+    """Dequantise the scales of blocks in one operation, like bitsandbytes' kernel."""
     made = scale.to(torch.float32).div_(127.5).sub_(1)
     whole = len(made) // SCALES * SCALES
     made[:whole].view(-1, SCALES).mul_(scale_of_scales[: whole // SCALES, None])
@@ -154,10 +154,10 @@ def _(scale: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("zerobench::dequantise_nf4", mutates_args=())
 def _dequantise_nf4(codes: torch.Tensor, scales: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """All elements, in the type that the codes are stored as; one operation, as bitsandbytes' kernel is.
+    """Dequantise all elements, to the storage type of the codes, in one operation like bitsandbytes' kernel.
 
-    The kernel needs nothing beside the result. Here a piece is worked out in that part of it that is not written yet,
-    so that no more than the last few elements take memory of their own.
+    The kernel allocates only the result. Here each piece is computed in the part of the result that is not written yet,
+    so that only the last few elements need memory of their own.
     """
     packed = codes.view(torch.uint8)
     whole = torch.empty(2 * packed.numel(), dtype=codes.dtype, device=codes.device)

@@ -1,4 +1,4 @@
-"""Activation checkpointing of a transformers model: backward runs blocks' forward pass again."""
+"""Activation checkpointing of a transformers model: backward runs the forward pass of blocks again."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def enable_checkpointing(model: Any, checkpointing: Checkpointing) -> None:
 
 
 @contextmanager
-def as_attention() -> Iterator[None]:
-    """Memory taken inside is attention's results, of a kernel that is no operation of torch's."""
+def attention_results() -> Iterator[None]:
+    """Treat memory allocated inside as results of attention, from a kernel that is no operation of torch."""
     _stands_in[0] = True
     try:
         yield
@@ -49,21 +49,21 @@ def as_attention() -> Iterator[None]:
 
 
 def is_kept() -> bool:
-    """Whether this is a block's second forward pass, which takes what the first one kept instead of computing it."""
+    """True in a block's second forward pass, which takes results of the first one instead of computing them."""
     return any(isinstance(mode, _CachedTorchDispatchMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _contexts() -> Any:
-    """What a block's forward pass runs under, and its second one."""
+    """Contexts of a block's first and second forward pass."""
     policy = _policy()
     first, _ = create_selective_checkpoint_contexts(policy)
     return first, _SecondPass(policy, first.storage, allow_cache_entry_mutation=False)
 
 
 class _SecondPass(_CachedTorchDispatchMode):
-    """Runs what is not kept without asking whether the first pass ran it, as torch 2.13 does of every operation.
+    """Runs operations that are not kept without torch 2.13's check that the first pass ran them too.
 
-    An engine's own may differ: ZeRO's stage 3 gathers what the first pass found gathered, or in other pieces.
+    Operations of an engine may differ: ZeRO's stage 3 may gather parameters that the first pass found gathered.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,7 +73,7 @@ class _SecondPass(_CachedTorchDispatchMode):
 
 
 def _policy() -> Callable[..., CheckpointPolicy]:
-    """Of one pass through one block: attention's results are kept, and the first, third, fifth matrix product's."""
+    """Policy for one block: keep the results of attention and of the first, third, fifth matrix product."""
     products: Counter[bool] = Counter()
 
     def keep(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:

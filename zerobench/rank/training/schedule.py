@@ -1,8 +1,8 @@
 """Learning rate: linear warm-up, then cosine decay to a fraction of the peak (as in the GPT-3 paper, appendix B).
 
-There both are counted in tokens (375 million of warm-up, 260 billion of decay), so that they do not depend on how the
-batch grows. So here: a position is the tokens that training has seen over those of a full batch. With a fixed batch
-that is the number of the step.
+Both are counted in tokens there (375 million of warm-up, 260 billion of decay), independent of the growth of the batch.
+So here: a position is the number of tokens seen divided by those of a full batch. With a fixed batch that is the number
+of the step.
 """
 
 import math
@@ -12,9 +12,9 @@ from zerobench.config.trial.trial import HyperparameterSpec, TrialSpec
 
 
 def learning_rate(position: float, h: HyperparameterSpec, after: float | None = None) -> float:
-    """The learning rate of the optimizer step that begins at `position` and ends at `after`, by default one later.
+    """Learning rate of the optimizer step from `position` to `after`, by default one later.
 
-    Both in steps of the full batch, from 0: the second is 1.
+    Both in steps of the full batch, starting at 0.
     """
     if position < h.warmup_steps:
         done = position + 1 if after is None else after
@@ -26,6 +26,6 @@ def learning_rate(position: float, h: HyperparameterSpec, after: float | None = 
 
 
 def planned_rate(trial: TrialSpec, step: PlannedStep) -> float:
-    """The learning rate of a planned step of `trial`."""
+    """Learning rate of a planned step of `trial`."""
     full = trial.global_batch_tokens
     return learning_rate(step.seen_tokens / full, trial.hyperparameters, (step.seen_tokens + step.tokens) / full)

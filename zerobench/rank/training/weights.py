@@ -1,10 +1,9 @@
 """Initial weights as a function of the parameter's name and a seed, equal under every partitioning.
 
-Two strategies that start from different weights cannot be compared, and a model built under zero.Init starts from
-whatever its empty partitions held. So nothing is left to the model's own initialisation: each parameter is drawn by a
-generator seeded with its name, on the device that it lives on. Distribution: normal with the config's
-initializer_range, the residual projections of GPT-2 divided by sqrt(2 L) (GPT-2 paper, section 2.3), norms one, biases
-and the second matrix of an adapter zero.
+Strategies that start from different weights cannot be compared, and a model built under zero.Init starts from
+uninitialised partitions. So the model's own initialisation is not used: each parameter is drawn by a generator seeded
+with its name, on its own device. Distribution: normal with the config's initializer_range, the residual projections of
+GPT-2 divided by sqrt(2 L) (GPT-2 paper, section 2.3), norms one, biases and the second matrix of an adapter zero.
 """
 
 import hashlib
@@ -18,14 +17,14 @@ from zerobench.rank.training.adapters import ADAPTER, BASE, ZERO_AT_FIRST
 from zerobench.rank.training.quantised import QuantisedLinear
 
 _DRAWN_ELEMENTS = 2**24
-"""Drawn at a time: a large embedding drawn whole in fp32 would be the start-up peak, and none of the engine's."""
+"""Elements to draw at a time: a large embedding drawn whole in fp32 would be the start-up peak, not the engine's."""
 
 MakeGenerator = Callable[[torch.device, int], torch.Generator | None]
-"""Device and seed to the generator that draws there; None where values do not exist."""
+"""Maps device and seed to a generator; None in worlds without values."""
 
 
 def seeded(device: torch.device, seed: int) -> torch.Generator:
-    """A generator of its own for every parameter."""
+    """Make a generator on `device` with `seed`."""
     return torch.Generator(device).manual_seed(seed)
 
 
@@ -40,16 +39,15 @@ def fill_weights(
 ) -> None:
     """Set every parameter of a transformers model; parameters partitioned by ZeRO-3 are gathered one at a time.
 
-    Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike, and so is one
-    that is cut up as DTensors are (FSDP2, tensor parallelism), of which each rank keeps its part, rounded to `dtype`
-    first as the model's precision has it, unless it is an adapter's and the trial `widens` them to fp32. Of a model
-    that was loaded only adapters are left to be set.
+    Rank 0 alone draws a partitioned parameter and broadcasts it; every rank draws a whole parameter, and also a sharded
+    DTensor (FSDP2, tensor parallelism), of which it keeps its part, first rounded to `dtype` like the model's
+    precision, unless it is an adapter's and the trial `widens` them to fp32. In a loaded model only adapters are set.
     """
     std, layers = spread(model.config)
     for full_name, parameter in model.named_parameters():
         if is_loaded and ADAPTER not in full_name:
             continue
-        name = full_name.replace(BASE, ".")  # a weight starts alike with and without an adapter beside it
+        name = full_name.replace(BASE, ".")  # a weight starts the same with and without an adapter
         owner = model.get_submodule(full_name.rpartition(".")[0])
         if isinstance(owner, QuantisedLinear) and parameter is owner.weight:
             whole = torch.empty(owner.out_features, owner.in_features, dtype=owner.dtype, device=owner.scale.device)
@@ -57,7 +55,11 @@ def fill_weights(
             codes = owner.quantise(whole)
             keep_part(parameter, codes) if hasattr(parameter, "device_mesh") else parameter.data.copy_(codes)
         elif hasattr(parameter, "ds_tensor"):
-            _fill_partitioned(parameter, name, seed, std, layers, make_generator)
+            import deepspeed
+
+            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                if torch.distributed.get_rank() == 0:
+                    draw(parameter.data, name, seed, std, layers, make_generator)
         elif hasattr(parameter, "device_mesh"):
             own = parameter.dtype if widens and ADAPTER in full_name else dtype
             whole = torch.empty(parameter.shape, dtype=own, device=_computes_on(parameter))
@@ -68,7 +70,7 @@ def fill_weights(
 
 
 def spread(config: Any) -> tuple[float, int]:
-    """Standard deviation of the weights of a config of transformers, and its layers."""
+    """Standard deviation of the weights, and number of layers, of a transformers config."""
     return float(getattr(config, "initializer_range", 0.02)), int(getattr(config, "num_hidden_layers", 1))
 
 
@@ -92,9 +94,9 @@ def draw(
 
 @torch.no_grad()
 def keep_part(sharded: Any, whole: torch.Tensor) -> None:
-    """Copy into a DTensor this rank's part of `whole`: as torch.chunk cuts its dimension, or all of it.
+    """Copy this rank's part of `whole` into a DTensor: its chunk as of torch.chunk, or all of it.
 
-    Of two dimensions of a mesh the last one divides, and the first repeats (HSDP).
+    In a mesh of two dimensions the last one shards, and the first replicates (HSDP).
     """
     mesh, local, [*_, placement] = sharded.device_mesh, sharded.to_local(), sharded.placements
     dim, last = getattr(placement, "dim", 0), len(sharded.placements) - 1
@@ -104,16 +106,6 @@ def keep_part(sharded: Any, whole: torch.Tensor) -> None:
 
 
 def _computes_on(sharded: Any) -> torch.device:
-    """The device of the ranks, where values are drawn, also for what is offloaded from it."""
+    """Device of the ranks, where values are drawn, also for offloaded parameters."""
     kind = sharded.device_mesh.device_type
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-
-
-def _fill_partitioned(
-    parameter: Any, name: str, seed: int, std: float, layers: int, make_generator: MakeGenerator
-) -> None:
-    import deepspeed
-
-    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-        if torch.distributed.get_rank() == 0:
-            draw(parameter.data, name, seed, std, layers, make_generator)

@@ -1,4 +1,4 @@
-"""The worlds that a trial's training loop may run in: one file each, all through the same small door (base.World)."""
+"""Worlds in which a trial's training loop may run: one file each, all with the same small interface (base.World)."""
 
 from importlib import import_module
 
@@ -14,7 +14,7 @@ _MADE_BY = {
 
 
 def make_world(trial: TrialSpec) -> World:
-    """The world that the trial names. Each is imported only where it is wanted: the simulated one changes torch."""
+    """Make the trial's world. Worlds are imported on demand, since the simulated one changes torch."""
     plays_all = trial.evidence is Evidence.EMULATED and trial.prediction.all_ranks
     file, _, maker = ("emulated.PeersWorld" if plays_all else _MADE_BY[trial.evidence]).partition(".")
     made: World = getattr(import_module(f"{__name__}.{file}"), maker)(trial)

@@ -1,7 +1,7 @@
-"""The door through which every world comes: the device, the process group, and what the rank can know in it.
+"""Interface of every world: device, process group, and the facts that a rank can know in it.
 
-The training loop, the strategies and the ledger are the same in each world; what differs is collected here, so that
-nothing else asks which world it is in.
+Training loop, strategies and ledger are the same in each world; all differences are collected here, so that no other
+code asks which world it is in.
 """
 
 import os
@@ -32,13 +32,13 @@ class World(ABC):
     """The world under one rank of one trial."""
 
     trains = True
-    """Whether values exist, so that there are losses and times."""
+    """True if values exist, so that there are losses and times."""
 
     is_alone = False
-    """Whether the other ranks are not there, so that nobody waits for them."""
+    """True if the other ranks are absent, so that there is no waiting for them."""
 
     end: Callable[[BaseException], int] | None = None
-    """Keeps the record of a rank that an exception has ended; the exit status. For where it cannot be raised."""
+    """Writes the record of a rank that ends with an exception that cannot be raised; returns the exit status."""
 
     def __init__(self, trial: TrialSpec) -> None:
         self.trial = trial
@@ -46,53 +46,53 @@ class World(ABC):
 
     @property
     def attention(self) -> Attention:
-        """The implementation that the model is built with."""
+        """Attention implementation of the model."""
         return self.trial.attention
 
     @abstractmethod
     def open_device(self, rank: Rank) -> Device:
-        """The device that this rank trains on."""
+        """Open the training device of this rank."""
 
     @abstractmethod
     def join(self, rank: Rank, device: Device) -> None:
-        """Start the process group, and let its library take what it takes at its first collective."""
+        """Start the process group, and let its library allocate its buffers with a first collective."""
 
     def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
-        """Device memory outside torch, where the world knows it without a driver, and where the figures are from; and
-        that no value is computed where the GPU is an emulated one.
+        """Device memory outside torch, if the world knows it without a driver, and notes: the source of the figures,
+        and for an emulated GPU that no values are computed.
         """
         return None, [no_values()] if VARIABLE in os.environ else []
 
     def outside_torch(self) -> ContextMemory | None:
-        """The same at the trial's end, with the communicators that its engine made; None where nobody can tell."""
+        """Memory outside torch at the end of the trial, including the engine's communicators; None if unknown."""
         return None
 
     def active(self) -> AbstractContextManager[None]:
-        """The context in which model, engine and steps live."""
+        """Context of model, engine and steps."""
         return nullcontext()
 
     def walk(self) -> Iterable[NamedTensor]:
-        """Tensors that the world itself holds, with what they are."""
+        """Tensors of the world itself, with their categories."""
         return ()
 
     def device_totals(self) -> AllocatorTotals | None:
-        """The allocator's totals of the phase under way, where it is a model; None where the device tells them."""
+        """Totals of the current phase if the allocator is a model; None if the device reports them."""
         return None
 
     def reader(self, device: Device) -> DeviceReader | None:
-        """The driver's view of the device; None where there is no driver."""
+        """Reader of the device's driver; None without a driver."""
         return DeviceReader.open(device.uuid) if device.is_cuda else None
 
     def counter(self, observe: Callable[[], object]) -> StorageCounter:
-        """What counts storages in this world."""
+        """Make the counter of storages of this world."""
         return StorageCounter(observe)
 
     def device_rows(self, device: Device, reader: DeviceReader | None) -> DeviceRows | None:
-        """What notes the allocator's figures at the end of each phase; None where there is no allocator."""
+        """Recorder of the allocator's figures at the end of each phase; None without an allocator."""
         return DeviceRows(device, reader) if device.is_cuda else None
 
     def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
-        """What accounts for swapping."""
+        """Make the account of swapping."""
         return NvmeAccount(folder, rank)
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
@@ -100,26 +100,26 @@ class World(ABC):
         return micro_batches(self.trial, rank.rank, len(plan_steps(self.trial)), vocab_size)
 
     def mean_over_ranks(self, losses: torch.Tensor, num_ranks: int) -> list[float]:
-        """Losses averaged over the `num_ranks` that have some, zeros of the others; none where they mean nothing."""
+        """Average losses over the `num_ranks` that have some (others pass zeros); empty in worlds without losses."""
         return []
 
     def reads_files(self, counter: StorageCounter) -> AbstractContextManager[None]:
-        """The context in which weights are read from mapped files, whose pages are not to be counted."""
+        """Context for reading weights from mapped files, whose pages are not counted."""
         return mapped_files_left_out(counter)
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
-        """A seeded generator for initial weights; None where nothing is drawn."""
+        """Make a seeded generator for initial weights; None if nothing is drawn."""
         return seeded(device, seed)
 
-    def settle(self) -> None:  # noqa: B027 -- collectives that complete at once hold nothing
-        """Let the collectives' library let go of what it is done with, before memory is accounted for."""
+    def settle(self) -> None:  # noqa: B027 -- collectives that complete at once hold no tensors
+        """Wait until the collectives' library has released finished tensors, before memory is accounted for."""
 
-    def leave(self) -> None:  # noqa: B027 -- alone there is nobody to wait for
-        """End together with the others."""
+    def leave(self) -> None:  # noqa: B027 -- a rank alone has no others to wait for
+        """End together with the other ranks."""
 
 
 def no_values() -> str:
-    """What a reader of an emulated rank's figures must know."""
+    """Note for readers of an emulated rank's figures."""
     return (
         f"emulated: torch {torch.__version__} built for CUDA {torch.version.cuda}; no values are "
         "computed: no losses, no times"

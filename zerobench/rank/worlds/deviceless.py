@@ -1,4 +1,4 @@
-"""What worlds without a device have in common: nothing is computed, nobody else is there, no driver can be asked."""
+"""Common part of worlds without a device: no values, no other ranks, no driver."""
 
 import torch
 
@@ -13,19 +13,19 @@ from zerobench.records.records import ContextMemory
 
 
 class DevicelessWorld(World):
-    """Alone, as rank r of N, on a device of the catalogue that is not there."""
+    """Alone, as rank r of N, on an absent device of the catalogue."""
 
     trains = False
     is_alone = True
 
     @property
     def attention(self) -> Attention:
-        """The package flash-attn has kernels of its own; torch's own flash kernel keeps the same tensors."""
+        """SDPA instead of the package flash-attn, since torch's own flash kernel keeps the same tensors."""
         flash = self.trial.attention is Attention.FLASH_ATTENTION_2
         return Attention.SDPA if flash else self.trial.attention
 
     def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
-        """What others have measured of the GPU, or a calibration file; and what a reader must know of the world."""
+        """Published or calibrated context memory of the GPU, and notes on the world."""
         gpu = self.trial.prediction.gpu
         if gpu is None:
             return None, []
@@ -36,17 +36,17 @@ class DevicelessWorld(World):
         return context, [overhead.source, *self.notes()]
 
     def notes(self) -> list[str]:
-        """What a reader of the figures must know."""
+        """Notes for readers of the figures."""
         return []
 
     def reader(self, device: Device) -> DeviceReader | None:
-        """There is no driver."""
+        """None: there is no driver."""
         return None
 
     def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
-        """Counts what the swappers hand to their handle."""
+        """Make an account that counts bytes passed to the swappers' handle."""
         return NvmeAccount(folder, rank, kernels.read_block_io, kernels.swap_file_bytes)
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
-        """Nothing is drawn."""
+        """None: nothing is drawn."""
         return None

@@ -106,7 +106,7 @@ class EmulatedWorld(DevicelessWorld):
 
 
 class PeersWorld(EmulatedWorld):
-    """Among all ranks of the world, each on an emulated GPU of its own (zerobench.rank.loop.peer_ranks)."""
+    """Among all ranks of the world, each on an emulated GPU of its own (zerobench.rank.loop.forked_trial)."""
 
     is_alone = False
 

@@ -1,8 +1,8 @@
-"""A process group of N ranks of which only one is there: every collective completes at once and is written down.
+"""A process group of N ranks of which only one exists: every collective completes at once and is recorded.
 
-torch's own "fake" backend leaves results as they were, so a gathered parameter would be whatever its memory held. Here
-the absent ranks are taken to hold what this one holds: gathering repeats its part, reducing leaves its own values.
-Losses mean nothing in such a world, but all numbers stay finite, and no path is taken that real training would not.
+torch's own "fake" backend does not write results, so a gathered parameter would be uninitialised memory. Here absent
+ranks are assumed to hold the same values as this one: gathering repeats its part, reducing keeps its values. Losses are
+meaningless in such a world, but all numbers stay finite, so that the engine takes the same paths as in real training.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 BACKEND = "instant"
 
 Listener = Callable[[str, int, int, int | None], Callable[[], None] | None]
-"""Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes. It may
-give what is to be called where somebody waits for it."""
+"""Called with each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes. May
+return a function to call when the collective is awaited."""
 
 
 def join(rank: int, world_size: int, listener: Listener, *devices: str, ranks_per_node: int = 1) -> None:
-    """Make the default group: this process is `rank` of `world_size`, on tensors of `devices`."""
+    """Make the default group, with this process as `rank` of `world_size`, for tensors on `devices`."""
     InstantGroup.listener, InstantGroup.ranks_per_node, InstantGroup.connected = listener, ranks_per_node, []
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _create, devices=list(devices))
@@ -31,13 +31,13 @@ def join(rank: int, world_size: int, listener: Listener, *devices: str, ranks_pe
 
 def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGroup:
     group = InstantGroup(rank, world_size)
-    if not InstantGroup.connected:  # the one of all ranks, who meet by a collective
+    if not InstantGroup.connected:  # the default group, which begins with a collective
         group.connect()
     return group
 
 
 class _EndedCollective(dist.Work):
-    """A collective that is over, with its tensors for those who ask for them by a future (DDP's reducer)."""
+    """A finished collective, with its results for callers that want a future (DDP's reducer)."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class _EndedCollective(dist.Work):
         self._results = results
         self.waited = list(waited)
         self._inputs = [tensor for tensor in inputs if tensor.device.type != "cpu"]
-        """NCCL's work keeps them until somebody waits for it, since another stream reads them
+        """NCCL's work keeps its inputs until it is awaited, since another stream reads them
         (c10d/ProcessGroupNCCL.cpp, `stashed_for_allocator_safety_`)."""
 
     def get_future(self) -> Any:
-        """DDP's reducer waits for those of its buckets when backward ends, and tells no `Work` (reducer.cpp)."""
+        """Return a future; DDP's reducer waits for its buckets' futures at the end of backward (reducer.cpp)."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._results)
         if self.waited:
@@ -66,7 +66,7 @@ class _EndedCollective(dist.Work):
         return True
 
     def _source_rank(self) -> int:
-        """Who sent what came from anywhere: the last rank, which of several is one that works."""
+        """Sender of a receive from any rank: the last rank, which is a worker."""
         return dist.get_world_size() - 1
 
     def is_completed(self) -> bool:
@@ -86,28 +86,28 @@ def _tell(waited: Sequence[Callable[[], None]]) -> None:
         callback()
 
 
-def _of_several(of_one: Callable[..., Any]) -> Callable[..., _EndedCollective]:
-    """The call of a group that does for several tensors what `of_one` does for one."""
+def _coalesced(collective: Callable[..., Any]) -> Callable[..., _EndedCollective]:
+    """Version of `collective` for several tensors."""
 
-    def of_each(group: Any, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
-        parts = [of_one(group, output, given) for output, given in zip(outputs, inputs, strict=True)]
+    def run(group: Any, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        parts = [collective(group, output, tensor) for output, tensor in zip(outputs, inputs, strict=True)]
         return _EndedCollective(outputs, inputs, [waited for part in parts for waited in part.waited])
 
-    return of_each
+    return run
 
 
-# torch's stubs overload these methods with signatures that no release calls alone.
+# torch's stubs overload these methods with signatures that cover no single release.
 _ProcessGroup: Any = dist.ProcessGroup
 
 
 class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
-    """Takes the calls that torch.distributed makes of a group (c10d/ProcessGroup.hpp), in the names of 2.11 to 2.13."""
+    """Implements the calls of torch.distributed to a group (c10d/ProcessGroup.hpp), as named in 2.11 to 2.13."""
 
     listener: ClassVar[Any]
-    """A Listener, of all groups of the process."""
+    """The Listener of all groups of the process."""
     ranks_per_node: ClassVar[int]
     connected: ClassVar[list[int]] = []
-    """The sizes of the groups that have communicated: NCCL makes a communicator of each, with buffers of its own."""
+    """Sizes of groups that have communicated: NCCL creates a communicator with buffers for each."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
@@ -116,32 +116,32 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         self._is_connected = False
 
     def connect(self) -> None:
-        """The first collective makes the communicator."""
+        """Create the communicator, at the first collective."""
         if not self._is_connected:
             self._is_connected = True
             self.connected.append(self._world_size)
 
     def size(self) -> int:
-        """Ranks of the group."""
+        """Return the number of ranks of the group."""
         return self._world_size
 
     def rank(self) -> int:
-        """The one rank that is there."""
+        """Return the one rank that exists."""
         return self._rank
 
     @property
     def group_name(self) -> str:
-        """By which meshes of devices and functional collectives find the group again."""
+        """Name by which device meshes and functional collectives find the group."""
         name: str = dist.distributed_c10d._world.pg_names[self]
         return name
 
     def num_nodes(self) -> int | None:
-        """Nodes that its ranks lie on; None until torch has said which they are."""
+        """Number of nodes of its ranks; None until torch has registered them."""
         ranks = dist.distributed_c10d._world.pg_group_ranks.get(self)
         return None if ranks is None else len({rank // self.ranks_per_node for rank in ranks})
 
     def getBackendName(self) -> str:  # noqa: N802 -- torch's name
-        """As registered."""
+        """Name of the backend as registered."""
         return BACKEND
 
     def _heard(
@@ -152,32 +152,32 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         return _EndedCollective(results, inputs, [] if waited is None else [waited])
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
-        """Each keeps its own."""
+        """Keep this rank's values."""
         return self._heard("all_reduce", _nbytes(tensors), tensors)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
-        """The root keeps its own."""
+        """Keep the root's values."""
         return self._heard("reduce", _nbytes(tensors), tensors)
 
     def broadcast(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
-        """All have what the root has."""
+        """Keep this rank's values, which are also the root's."""
         return self._heard("broadcast", _nbytes(tensors), tensors)
 
     def barrier(self, *_: Any, **__: Any) -> Any:
-        """Nobody to wait for."""
+        """Do not wait."""
         return self._heard("barrier", 0, [])
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
-        """Every rank's part is this rank's."""
+        """Copy this rank's part for every rank."""
         _repeat(outputs, inputs)
         return self._heard("all_gather", self._world_size * _nbytes(inputs), _flat(outputs), inputs)
 
     def _allgather_base(self, output: torch.Tensor, shard: torch.Tensor, *_: Any, **__: Any) -> Any:
-        """The same into one tensor of N parts."""
+        """Copy this rank's part N times into one tensor."""
         if not _is_simulated(shard):
-            # Its own part may be the very tensor that is gathered.
+            # The input may be this rank's part of the output.
             parts = output.view(self._world_size, -1)
             parts[: self._rank].copy_(shard.reshape(1, -1))
             parts[self._rank + 1 :].copy_(shard.reshape(1, -1))
@@ -187,10 +187,10 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     all_gather_single = _allgather_base
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced = _of_several(_allgather_base)
+    allgather_into_tensor_coalesced = all_gather_single_coalesced = _coalesced(_allgather_base)
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
-        """The rank gets its own part."""
+        """Take this rank's part."""
         self._take_own(outputs, inputs)
         return self._heard("reduce_scatter", self._world_size * _nbytes(outputs), outputs, _flat(inputs))
 
@@ -200,7 +200,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
                 output.copy_(parts[self._rank])
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, *_: Any, **__: Any) -> Any:
-        """The same from one tensor of N parts; gloo reduces a copy of the whole (c10d/ProcessGroupGloo.cpp)."""
+        """Take this rank's part of one tensor; gloo reduces a copy of the whole tensor (c10d/ProcessGroupGloo.cpp)."""
         scratch = whole.clone() if whole.device.type == "cpu" else None
         if not _is_simulated(output):
             part = whole.reshape(self._world_size, -1)[self._rank]
@@ -211,10 +211,10 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     reduce_scatter_single = _reduce_scatter_base
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced = _of_several(_reduce_scatter_base)
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced = _coalesced(_reduce_scatter_base)
 
     def alltoall_base(self, output: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Any:
-        """Every rank sends what this one would."""
+        """Receive the tensor that this rank sends."""
         if not _is_simulated(sent) and output.numel() == sent.numel():
             output.copy_(sent.view_as(output))
         return self._heard("all_to_all", sent.nbytes, [output], [sent])
@@ -222,25 +222,25 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     all_to_all_single = alltoall_base
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
-        """As all-gather, where this rank is the root; elsewhere `outputs` is empty."""
+        """Copy this rank's part for every rank if this rank is the root; otherwise `outputs` is empty."""
         if outputs:
             _repeat(outputs, inputs)
         return self._heard("gather", self._world_size * _nbytes(inputs), _flat(outputs))
 
     def send(self, tensors: list[torch.Tensor], _to: int, _tag: int) -> Any:
-        """Nothing to move; strategies/server_link.py tells the listeners, as it does among real ranks."""
+        """Do nothing; strategies/parameter_server.py reports to listeners, as among real ranks."""
         return _EndedCollective(tensors)
 
     def recv(self, tensors: list[torch.Tensor], _from: int, _tag: int) -> Any:
-        """Nobody sends: the tensor keeps what it holds."""
+        """Keep the tensor as it is."""
         return _EndedCollective(tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], _tag: int) -> Any:
-        """The same from anyone."""
+        """Keep the tensor as it is."""
         return _EndedCollective(tensors)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
-        """The rank gets its own part, where it is the root; elsewhere `inputs` is empty."""
+        """Take this rank's part if this rank is the root; otherwise `inputs` is empty."""
         if inputs:
             self._take_own(outputs, inputs)
         return self._heard("scatter", self._world_size * _nbytes(outputs), outputs)
@@ -262,5 +262,5 @@ def _nbytes(tensors: list[torch.Tensor]) -> int:
 
 
 def _is_simulated(tensor: torch.Tensor) -> bool:
-    """Whether there is nothing to move."""
+    """True for a simulated tensor, which has no values to move."""
     return type(tensor) is not torch.Tensor and hasattr(tensor, "fake_mode")

@@ -1,7 +1,7 @@
-"""The simulated world: one process is rank r of N on a device that is not there; no tensor has bytes.
+"""The simulated world: one process is rank r of N on an absent device; no tensor has bytes.
 
-The device is a GPU of the catalogue, or the CPU, as the trial's prediction says. Everything that runs is the real
-engine and the real model; what they run on is in zerobench/rank/worlds/simulation.
+The device is a GPU of the catalogue, or the CPU, as set in the trial's prediction. Engine and model are the real ones;
+the simulated device is in zerobench/rank/worlds/simulation.
 """
 
 import os
@@ -28,8 +28,7 @@ from zerobench.rank.worlds import instant_group, simulation
 from zerobench.rank.worlds.deviceless import DevicelessWorld
 from zerobench.rank.worlds.simulation import hooks, streams
 from zerobench.rank.worlds.simulation.absent_files import files_without_values
-from zerobench.rank.worlds.simulation.allocator import SimulatedRows
-from zerobench.rank.worlds.simulation.storages import SimulatedCounter
+from zerobench.rank.worlds.simulation.allocator import SimulatedCounter, SimulatedRows
 from zerobench.rank.worlds.simulation.tensors import SimulatedTensors
 from zerobench.rank.worlds.solo import join_alone
 from zerobench.records.progress import Rank
@@ -47,7 +46,7 @@ class SimulatedWorld(DevicelessWorld):
         self._rows: SimulatedRows | None = None
 
     def open_device(self, rank: Rank) -> Device:
-        """The simulated GPU, or the CPU for comparison with CPU runs."""
+        """Open the simulated GPU, or the CPU for comparison with CPU runs."""
         gpu = self.trial.prediction.gpu
         order = Order(self.traffic, streams.current_number, on_gpu=gpu is not None)
         self._tensors.charge = order.charge
@@ -82,16 +81,16 @@ class SimulatedWorld(DevicelessWorld):
         return self.trial.gpus_per_node
 
     def allocated_bytes(self) -> int:
-        """What torch holds of the device now."""
+        """Bytes of torch on the device now."""
         return 0 if self._counter is None else self._counter.totals.get(simulation.DEVICE, 0)
 
     def empty_cache(self) -> None:
-        """The allocator gives its free segments back."""
+        """Release the allocator's free segments."""
         if self._rows is not None:
             self._rows.empty_cache()
 
     def pinned(self, tensor: torch.Tensor) -> None:
-        """A tensor lies in page-locked memory."""
+        """Mark a tensor as page-locked."""
         if self._counter is not None:
             self._counter.see(tensor)
             storage = self._counter.find(tensor)
@@ -99,14 +98,14 @@ class SimulatedWorld(DevicelessWorld):
                 storage.is_page_locked = True
 
     def join(self, rank: Rank, device: Device) -> None:
-        """Make the group of which this is the only member that is there; the reference has none."""
+        """Make the group whose only existing member is this rank; the reference strategy has none."""
         if strategy_info(self.trial.strategy).is_reference:
             return
         under_deepspeed, per_node = uses_deepspeed(self.trial), self.trial.gpus_per_node
         join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
 
     def outside_torch(self) -> ContextMemory | None:
-        """NCCL's buffers of each group that has communicated."""
+        """Context memory, with NCCL's buffers of each group that has communicated."""
         context, _ = self.context_memory()
         gpu = self.trial.prediction.gpu
         if context is None or gpu is None:
@@ -116,17 +115,17 @@ class SimulatedWorld(DevicelessWorld):
         return context.model_copy(update={"collectives_bytes": nbytes})
 
     def notes(self) -> list[str]:
-        """What is modelled of the allocator's settings."""
+        """Notes on modelled settings of the allocator."""
         return settings_notes(os.environ)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Tensors are simulated, and the backward pass stays on this thread, where its observer is."""
+        """Context with simulated tensors, and with the backward pass on this thread, where its observer is."""
         with self._tensors, torch.autograd.set_multithreading_enabled(False):
             yield
 
     def reads_files(self, counter: StorageCounter) -> AbstractContextManager[None]:
-        """From files that have no values."""
+        """Context for reading weights from files without values."""
         return files_without_values(self._tensors, counter.leave_out)
 
     def walk(self) -> Iterable[NamedTensor]:
@@ -137,31 +136,31 @@ class SimulatedWorld(DevicelessWorld):
         ]
 
     def device_totals(self) -> AllocatorTotals | None:
-        """By the model of the caching allocator."""
+        """Totals of the model of the caching allocator."""
         return None if self._rows is None else self._rows.totals()
 
     def counter(self, observe: Callable[[], object]) -> SimulatedCounter:
-        """Counts from within the simulation of tensors."""
+        """Make a counter that is fed by the simulation of tensors."""
         self._counter = SimulatedCounter(observe, self._tensors)
         if self.trial.prediction.gpu is None:
             self._tensors.wrote = self._counter.wrote
         return self._counter
 
     def device_rows(self, device: Device, reader: DeviceReader | None) -> DeviceRows | None:
-        """The caching allocator's figures, by a model of it, on a simulated GPU."""
+        """Recorder of the model of the caching allocator; None on a CPU."""
         if self.trial.prediction.gpu is None or self._counter is None:
             return None
         self._rows = SimulatedRows(self._counter, self._room_bytes)
         return self._rows
 
     def _room_bytes(self) -> int:
-        """What the context and the communicators made until now leave to torch."""
+        """Bytes that the context and the current communicators leave to torch."""
         outside = self.outside_torch()
         taken = 0 if outside is None else (outside.context_bytes or 0) + (outside.collectives_bytes or 0)
         return self.capacity_bytes - taken
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
-        """Tokens without values."""
+        """Yield tokens without values."""
         shape = (self.trial.micro_batch_size, self.trial.sequence_length)
         while True:
             yield torch.empty(shape, dtype=torch.int64)

@@ -1,6 +1,7 @@
-"""The solo world: one process is rank r of N, with real tensors on a real device, and collectives that cost nothing.
+"""The solo world: one process is rank r of N, with real tensors on a real device, and collectives without cost.
 
-It gives the memory of one rank of any N on one GPU or CPU, to the byte, and the time of a step without communication.
+It measures the memory of one rank of any N on one GPU or CPU, to the byte, and the time of a step without
+communication.
 """
 
 import os
@@ -14,18 +15,18 @@ from zerobench.records.progress import Rank
 
 
 class SoloWorld(World):
-    """Alone, among ranks that hold what this one holds."""
+    """Alone, with absent ranks that are assumed to hold the same values."""
 
     is_alone = True
 
     def open_device(self, rank: Rank) -> Device:
-        """The only device of this process."""
+        """Open the only device of this process."""
         device = choose_device(rank.local_rank)
         device.backend = instant_group.BACKEND
         return device
 
     def join(self, rank: Rank, device: Device) -> None:
-        """Make the group of which this is the only member that is there."""
+        """Make the group whose only existing member is this rank."""
         under_deepspeed, per_node = uses_deepspeed(self.trial), self.trial.gpus_per_node
         join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
         device.synchronize()
@@ -34,7 +35,7 @@ class SoloWorld(World):
 def join_alone(
     rank: Rank, under_deepspeed: bool, listener: instant_group.Listener, device: str, ranks_per_node: int = 1
 ) -> None:
-    """Make an instant group and let DeepSpeed find it; the environment says what a launcher would have said."""
+    """Make an instant group and let DeepSpeed find it; sets the environment as a launcher would."""
     os.environ.update(
         RANK=str(rank.rank),
         LOCAL_RANK=str(rank.local_rank),
@@ -46,6 +47,6 @@ def join_alone(
     if under_deepspeed:
         import deepspeed
 
-        # Its shared memory would wait for ranks that are not there. (Its parent has torch itself by that name.)
+        # Its shared memory would wait for absent ranks. (import_module: in its parent, `torch` is torch itself.)
         import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
         deepspeed.init_distributed(dist_backend=instant_group.BACKEND, auto_mpi_discovery=False)

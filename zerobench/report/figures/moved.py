@@ -6,7 +6,7 @@ others. The closed forms go through the same function, so that both mean the sam
 
 - ddp and ZeRO: Psi elements all-reduced at stages 0 to 2 or reduced and gathered, three times Psi moved at stage 3
   (Rajbhandari et al., arXiv 1910.02054, section 7); halved by 16-bit hooks; one bit an element gathered from all by
-  the 1-bit hook (rank/strategies/one_bit.py);
+  the 1-bit hook (rank/strategies/compression.py);
 - parameter server: weights pulled and gradients pushed (Li et al., OSDI 2014), by the server for each of its workers;
 - pipeline: the hidden states of each micro-batch one way and their gradients the other (Narayanan et al., arXiv
   2104.04473, section 3.2; config/derived/pipeline_steps.py), and under a driver tokens and losses between the first

@@ -82,7 +82,7 @@ def attend(case: Case, batch: int = BATCH) -> dict[str, Any]:
     import torch.nn.functional as F  # noqa: N812 -- torch's own habit
 
     from zerobench.rank.worlds.simulation import attention
-    from zerobench.rank.worlds.simulation.storages import SimulatedCounter
+    from zerobench.rank.worlds.simulation.allocator import SimulatedCounter
     from zerobench.rank.worlds.simulation.tensors import SimulatedTensors
 
     flops: list[int] = []

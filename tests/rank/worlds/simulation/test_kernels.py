@@ -119,7 +119,7 @@ def take_steps(name: str) -> dict[str, Any]:
     from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 
     from zerobench.emulator.inside import kernels
-    from zerobench.rank.worlds.simulation.storages import SimulatedCounter
+    from zerobench.rank.worlds.simulation.allocator import SimulatedCounter
     from zerobench.rank.worlds.simulation.tensors import SimulatedTensors
 
     kernels.install()

@@ -30,7 +30,7 @@ def open_world(world_size: int, rank: int, device: str, *, original: bool) -> tu
     from deepspeed.runtime.zero import partition_parameters, stage3
 
     from zerobench.rank.worlds import simulation
-    from zerobench.rank.worlds.simulation.storages import SimulatedCounter
+    from zerobench.rank.worlds.simulation.allocator import SimulatedCounter
     from zerobench.rank.worlds.simulation.tensors import SimulatedTensors
     from zerobench.rank.worlds.solo import join_alone
     from zerobench.records.progress import Rank

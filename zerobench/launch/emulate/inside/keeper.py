@@ -10,11 +10,10 @@ import torch
 from zerobench.common.vocabulary import Phase
 from zerobench.emulator.inside.account import managed_bytes, uncounted_workspaces, unmanaged_bytes
 from zerobench.launch.emulate.part import Account, Part, Refusal
-from zerobench.rank.ledger.allocator_snapshot import snapshot_of
-from zerobench.rank.ledger.device_peaks import PHASE, DevicePeaks, before_resets
+from zerobench.rank.ledger.allocator_snapshot import peak_occupied, snapshot_of
+from zerobench.rank.ledger.device_peaks import PHASE, DevicePeaks, intercept_resets
 from zerobench.rank.ledger.held import Holdings, standing
 from zerobench.rank.ledger.ledger import Ledger
-from zerobench.rank.ledger.occupied import peak_occupied
 from zerobench.records.folder import write_whole
 
 AskHeld = Callable[[], tuple[Holdings, str]]
@@ -23,7 +22,7 @@ AskHeld = Callable[[], tuple[Holdings, str]]
 _HISTORY_ENTRIES = 1_000_000
 _COUNTED_ENTRIES = 400_000
 """Where bytes are only counted, and the whole run is looked at when it ends: 160 MB of Python's. A longer history
-does not reach back to its start, and what is held is then told as at most so much (occupied.py).
+does not reach back to its start, and what is held is then told as at most so much (allocator_snapshot.py).
 """
 
 
@@ -39,7 +38,7 @@ class Keeper:
 
     def begin(self) -> None:
         """Torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
-        before_resets(self._look)
+        intercept_resets(self._look)
         self._peaks.watch()
         PHASE.watch()  # start-up, which the ledger looks back on
         torch.cuda._lazy_call(self._cuda_begins)

@@ -20,8 +20,7 @@ from zerobench.launch.tracking.engine_hooks import Listener
 from zerobench.launch.tracking.own_trial import loop_trial
 from zerobench.launch.tracking.work import EngineWork, Hooks
 from zerobench.rank.ledger.engine_tensors import NamedTensor, walk_module, walk_optimizer_states
-from zerobench.rank.ledger.flat_tensors import walk_flat
-from zerobench.rank.ledger.fsdp_tensors import walk_fsdp
+from zerobench.rank.ledger.fsdp_tensors import walk_flat, walk_fsdp
 from zerobench.rank.ledger.reachable import torch_optimizers
 from zerobench.records.records import ContextMemory, Holder
 

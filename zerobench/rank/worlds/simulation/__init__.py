@@ -1,7 +1,7 @@
-"""A device that is not there: tensors with shapes and no bytes, the kernels that would run on it, and its accelerator.
+"""An absent device: tensors with shapes and no bytes, the kernels that would run on it, and its accelerator.
 
-Everything that the simulated world needs of torch and DeepSpeed and the real ones do not lies in this folder. It is
-only ever loaded into a process that simulates: it replaces functions of torch and DeepSpeed for good.
+This folder has everything that only the simulated world needs of torch and DeepSpeed. It is loaded only into simulating
+processes, since it permanently replaces functions of torch and DeepSpeed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def use_cpu() -> None:
 
 
 def use_gpu(gpu: Any, count_flops: Callable[[int, bool], None], compute_capability: str | None = None) -> None:
-    """Simulate a GPU: a device of its own, an accelerator that drives it, fused attention.
+    """Simulate a GPU: a device type, an accelerator for it, fused attention.
 
-    `gpu` tells what the accelerator must know (accelerator.SimulatedGpu).
+    `gpu` has the facts for the accelerator (accelerator.SimulatedGpu).
     """
     from deepspeed.accelerator import set_accelerator
 

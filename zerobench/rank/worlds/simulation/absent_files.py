@@ -1,7 +1,7 @@
-"""Files of weights that are not there: what transformers reads is their headers, and tensors without bytes.
+"""Weight files without values: transformers reads their headers, and gets tensors without bytes.
 
-safetensors makes tensors of a mapped file past torch's dispatcher, which a simulation would not see. Those of here are
-simulated ones on the host that nobody counts, as the pages of a mapped file are nobody's memory.
+safetensors creates tensors of a mapped file past torch's dispatcher, out of sight of a simulation. These are simulated
+tensors on the host, excluded from the count like the pages of a mapped file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LeaveOut = Callable[[torch.Tensor], None]
 
 
 def files_without_values(mode: FakeTensorMode, leave_out: LeaveOut) -> AbstractContextManager[None]:
-    """Let transformers open such files while open; `leave_out` is told of each tensor that it gets."""
+    """Make transformers open such files while open; calls `leave_out` with each tensor."""
     return opened_by(partial(_File, mode, leave_out))
 
 
@@ -46,7 +46,7 @@ class _File:
         pass
 
     def metadata(self) -> dict[str, str] | None:
-        """What the header says of the file."""
+        """Metadata in the header."""
         return self._metadata
 
     def keys(self) -> list[str]:
@@ -54,12 +54,12 @@ class _File:
         return list(self._tensors)
 
     def get_slice(self, name: str) -> LazySlice:
-        """A tensor, not made yet."""
+        """Return a slice whose tensor is created on access."""
         header = self._tensors[name]
         return LazySlice(partial(self.get_tensor, name), str(header["dtype"]), list(header["shape"]))
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """A tensor on the host, without bytes."""
+        """Return a tensor on the host, without bytes."""
         header = self._tensors[name]
         with _disable_current_modes():
             meta = torch.empty(header["shape"], dtype=_TYPES[header["dtype"]], device="meta")

@@ -1,7 +1,7 @@
-"""DeepSpeed's accelerator for the simulated GPU: what deepspeed/accelerator/cuda_accelerator.py is for a real one.
+"""DeepSpeed's accelerator for the simulated GPU, the counterpart of deepspeed/accelerator/cuda_accelerator.py.
 
-The device is torch's PrivateUse1 under the name `simgpu`, so that device and host memory are told apart by the tensors
-themselves. It answers as a CUDA device does wherever the engine's path depends on it: streams exist, the device is not
+The device is torch's PrivateUse1 under the name `simgpu`, so that tensors themselves distinguish device and host
+memory. It answers like a CUDA device wherever the engine's path depends on it: streams exist, the device is not
 synchronised with the host, host memory can be page-locked.
 """
 
@@ -21,35 +21,35 @@ from zerobench.rank.worlds.simulation.device import DEVICE
 
 
 def offer_streams(module: Any) -> None:
-    """Give the device's module in torch (torch.simgpu) what FSDP2 asks torch.cuda for: streams and events."""
+    """Add streams and events to the device's module in torch (torch.simgpu), for FSDP2."""
     module.Stream, module.Event = streams.Stream, streams.Event
     module.current_stream = streams.current
     module.stream = streams.entered
 
 
 class SimulatedGpu(Protocol):
-    """What the accelerator must know of the GPU, and tell of it."""
+    """Facts of the GPU for the accelerator, and its notifications."""
 
     @property
     def capacity_bytes(self) -> int:
-        """All of its memory."""
+        """Size of its memory."""
 
     @property
     def devices_per_node(self) -> int:
-        """GPUs of a node."""
+        """Number of GPUs of a node."""
 
     def allocated_bytes(self) -> int:
-        """What torch holds of it now."""
+        """Bytes of torch on it now."""
 
     def empty_cache(self) -> None:
-        """Torch is asked to give back what it holds and does not use."""
+        """Release torch's unused memory."""
 
     def pinned(self, tensor: torch.Tensor) -> None:
-        """A host tensor is page-locked."""
+        """Mark a host tensor as page-locked."""
 
 
 class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed publishes no types
-    """What drives a simulated GPU."""
+    """Accelerator of a simulated GPU."""
 
     _torch_pins_host_memory = True
 
@@ -58,21 +58,21 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         self._name = DEVICE
         self._communication_backend_name = "instant"
         self._gpu = gpu
-        self._pinned: WeakSet[torch.UntypedStorage] = WeakSet()  # an address would outlive what lay there
+        self._pinned: WeakSet[torch.UntypedStorage] = WeakSet()  # an address would outlive its storage
 
     def is_synchronized_device(self) -> bool:
-        """A GPU is not."""
+        """False: a GPU is not synchronised with the host."""
         return False
 
     def synchronize(self, _device_index: int | None = None) -> None:
         tell(EventWait(None, None))
 
     def use_host_timers(self) -> bool:
-        """Device events take no time here."""
+        """True: device events take no time here."""
         return True
 
     def device_name(self, device_index: int | None = None) -> str:
-        """As torch writes it."""
+        """Name of the device in torch's spelling."""
         return DEVICE if device_index is None else f"{DEVICE}:{device_index}"
 
     def device(self, device_index: int | None = None) -> Any:
@@ -85,65 +85,65 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         return f"{DEVICE}:0"
 
     def device_count(self) -> int:
-        """Those of the node, which DeepSpeed counts nodes by (stage3.py, __avg_scatter_grads)."""
+        """Devices of the node, from which DeepSpeed counts nodes (stage3.py, __avg_scatter_grads)."""
         return self._gpu.devices_per_node
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies on the device."""
+        """True if a tensor is on the device."""
         return tensor.device.type == DEVICE
 
     @property
     def Stream(self) -> Any:  # noqa: N802 -- DeepSpeed's name
-        """The class of streams."""
+        """Class of streams."""
         return streams.Stream
 
     @property
     def Event(self) -> Any:  # noqa: N802 -- DeepSpeed's name
-        """The class of events."""
+        """Class of events."""
         return streams.Event
 
     def stream(self, stream: Any) -> Any:
-        """A context in which a stream is current."""
+        """Context in which a stream is current."""
         return streams.entered(stream)
 
     def current_stream(self, _device_index: int | None = None) -> Any:
-        """The innermost that was entered."""
+        """Innermost entered stream."""
         return streams.current()
 
     def default_stream(self, _device_index: int | None = None) -> Any:
-        """The one that is current where none was entered."""
+        """Stream that is current if none was entered."""
         return streams.DEFAULT
 
     def total_memory(self, _device_index: int | None = None) -> int:
-        """The GPU's."""
+        """Memory of the GPU."""
         return self._gpu.capacity_bytes
 
     def available_memory(self, _device_index: int | None = None) -> int:
-        """What torch has not taken; DeepSpeed flattens on the host where this is too little (stage_1_and_2.py)."""
+        """Memory left by torch; DeepSpeed flattens on the host if it is too little (stage_1_and_2.py)."""
         return self._gpu.capacity_bytes - self._gpu.allocated_bytes()
 
     def memory_allocated(self, _device_index: int | None = None) -> int:
-        """What torch has taken."""
+        """Memory of torch."""
         return self._gpu.allocated_bytes()
 
     def empty_cache(self) -> None:
-        """Free segments go back to the driver."""
+        """Release free segments to the driver."""
         self._gpu.empty_cache()
 
     def is_fp16_supported(self) -> bool:
-        """Every GPU's."""
+        """True for every GPU."""
         return True
 
     if hasattr(DeepSpeedAccelerator, "_torch_pin_memory"):
         pin_memory = DeepSpeedAccelerator.pin_memory
-    else:  # DeepSpeed before 0.19.6, which benchmarks/versions plays too
+    else:  # DeepSpeed before 0.19.6, for benchmarks/versions
 
         def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
-            """A copy in page-locked memory."""
+            """Copy into page-locked memory."""
             return self._torch_pin_memory(tensor)
 
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in page-locked memory (at::native::_pin_memory)."""
+        """Copy into page-locked memory (at::native::_pin_memory)."""
         copy = torch.empty_like(tensor, device="cpu")
         return self._lock(copy)
 

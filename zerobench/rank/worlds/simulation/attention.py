@@ -1,14 +1,15 @@
-"""Attention as the GPU's fused kernels leave it in memory: outputs and saved tensors, and not one s x s matrix.
+"""Memory of the GPU's fused attention kernels: outputs and saved tensors, without any s x s matrix.
 
-torch's scaled_dot_product_attention chooses a kernel by device; on a device that it does not know it would compute the
-textbook formula and save its s x s matrices. This stands in for what it chooses on CUDA (ATen/native/transformers/
-cuda/sdp_utils.cpp). For 16-bit tensors: cuDNN's kernel where the GPU prefers it, with or without an explicit mask; the
-flash kernel without one, whose heads torch pads to multiples of 8. The memory-efficient kernel otherwise. The textbook
-formula for what that one does not take: fewer key heads than query heads, or heads that are no multiple of 16 bytes
-(minimum_gemm_alignment).
+torch's scaled_dot_product_attention chooses a kernel by device; on an unknown device it would compute the textbook
+formula and save its s x s matrices. This module follows its choice on CUDA (ATen/native/transformers/cuda/
+sdp_utils.cpp). For 16-bit tensors: cuDNN's kernel if the GPU prefers it, with or without an explicit mask, or the flash
+kernel without a mask, whose heads torch pads to multiples of 8. Otherwise the memory-efficient kernel. The textbook
+formula for inputs that this one does not support: fewer key heads than query heads, or heads that are no multiple of 16
+bytes (minimum_gemm_alignment).
+
 Sizes: flash_attn/flash_api.cpp (mha_fwd, mha_bwd), transformers/cuda/attention.cu and attention_backward.cu; cuDNN's
-by cudnn/MHA.cpp over the emulated GPU. What cuDNN itself works with it tells on a GPU alone: an H100 said it of grouped
-heads' backward pass (emulator/c/dnn.c).
+from cudnn/MHA.cpp on the emulated GPU. cuDNN's own workspaces are only known from a GPU: the one of backward with
+grouped heads was measured on an H100 (emulator/c/dnn.c).
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ import torch
 import torch.nn.functional as F  # noqa: N812 -- torch's own habit
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
-from zerobench.rank.training.recomputation import as_attention, is_kept
+from zerobench.rank.training.recomputation import attention_results, is_kept
 
 _ALIGNMENT_BYTES = 16
 _FLASH_MULTIPLE = 8
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
-"""Of cuDNN and flash."""
+"""Largest head of cuDNN and flash."""
 _CUDNN_OWN_BYTES = 256
-"""Of the plan that sums grouped heads."""
+"""Workspace of cuDNN's plan that sums grouped heads."""
 _MOST_SEQUENCES = 65_535
-"""torch asks cuDNN for no more, and flash, which it takes then, has no grid for them."""
+"""torch's limit for cuDNN; above it torch takes flash, whose grid does not support more either."""
 _CUDNN_MAJORS = (9, 10)
 """Compute capabilities on which torch prefers cuDNN's kernel (check_prefer_cudnn_attention)."""
 _count: list[Callable[[int, bool], None]] = []
-"""Hears of FLOPs, and whether they are of the backward pass."""
+"""Called with FLOPs, and whether they belong to the backward pass."""
 _prefers_cudnn = [False]
 _textbook = torch._scaled_dot_product_attention_math
 
 
 class Kernel(Enum):
-    """What torch chooses among."""
+    """Kernels among which torch chooses."""
 
     CUDNN = auto()
     FLASH = auto()
@@ -50,7 +51,7 @@ class Kernel(Enum):
 
 
 def install(count_flops: Callable[[int, bool], None], compute_capability: str | None = None) -> None:
-    """Put the stand-in where models look for the function, for the rest of the process."""
+    """Replace torch's function, for the rest of the process."""
     _count[:] = [count_flops]
     _prefers_cudnn[:] = [compute_capability is not None and int(compute_capability.split(".")[0]) in _CUDNN_MAJORS]
     F.scaled_dot_product_attention = _attention
@@ -80,7 +81,7 @@ def _attention(
 
 
 def _choice(query: torch.Tensor, key: torch.Tensor, has_mask: bool) -> Kernel:
-    """The kernel that torch would choose, for values of the same head size."""
+    """Choose the kernel as torch does, for values of the same head size."""
     dim, is_half = query.shape[-1], query.dtype in _HALF
     if is_half and dim <= _LARGEST_HEAD:
         if _prefers_cudnn[0] and dim % _FLASH_MULTIPLE == 0 and query.shape[0] <= _MOST_SEQUENCES:
@@ -101,10 +102,10 @@ class _FusedAttention(torch.autograd.Function):
         mask: torch.Tensor | None,
         kernel: Kernel,
     ) -> torch.Tensor:
-        """Q [b, h, s, d], k and v [b, h_kv, s_kv, d] to the output [b, h, s, d], laid out as [b, s, h, d]."""
+        """Map q [b, h, s, d], k and v [b, h_kv, s_kv, d] to the output [b, h, s, d], in memory [b, s, h, d]."""
         batch, heads, length, dim = query.shape
         rows = _round_up(length, 32) if kernel is Kernel.EFFICIENT else length
-        with as_attention():
+        with attention_results():
             output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
             logsumexp = query.new_empty((batch, heads, rows), dtype=torch.float32)
             random_state = [query.new_empty(shape, dtype=torch.int64) for shape in _RANDOM_STATE[kernel]]
@@ -118,7 +119,7 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Gradients of q, k, v; flash first fills those of fewer key heads for every query head."""
+        """Return gradients of q, k, v; with fewer key heads, flash first computes them for every query head."""
         query, key, value, *_ = ctx.saved_tensors
         heads = query.shape[1]
         shapes = query.shape, _expanded(key, heads), _expanded(value, heads)
@@ -140,11 +141,11 @@ _RANDOM_STATE: dict[Kernel, tuple[tuple[int, ...], ...]] = {
     Kernel.FLASH: ((2,), ()),
     Kernel.EFFICIENT: (),
 }
-"""Shapes of what is kept of the random generator on the device. Flash's second one is never filled."""
+"""Shapes of random generator states that are kept on the device. Flash never fills its second one."""
 
 
 def _accumulators(query: torch.Tensor, *, is_flash: bool) -> list[torch.Tensor]:
-    """fp32, while gradients are computed: a number a row, and for flash the gradient of the queries."""
+    """fp32 temporaries of the backward pass: a number a row, and for flash the gradient of the queries."""
     batch, heads, length, dim = query.shape
     rows = _round_up(length, 128) if is_flash else length
     delta = query.new_empty((batch, heads, rows), dtype=torch.float32)
@@ -154,14 +155,16 @@ def _accumulators(query: torch.Tensor, *, is_flash: bool) -> list[torch.Tensor]:
 
 
 def _cudnn_workspace(query: torch.Tensor, key: torch.Tensor) -> tuple[int]:
-    """The same two in one, with grouped heads' gradients of keys and values, in 16 bits, for every query head."""
+    """Shape of cuDNN's workspace: both accumulators, and with grouped heads 16-bit gradients of keys and values for
+    every query head.
+    """
     batch, heads, length, dim = query.shape
     grouped = 0 if key.shape[1] == heads else _expanded(key, heads).numel() + _CUDNN_OWN_BYTES // 4
     return (batch * heads * length * (dim + 1) + grouped,)
 
 
 def _like(tensor: torch.Tensor, heads: int | None = None) -> torch.Tensor:
-    """Uninitialised, with as many heads or with `heads`."""
+    """Uninitialised tensor like `tensor`, with `heads` heads if given."""
     batch, own, length, dim = tensor.shape
     return tensor.new_empty((batch, length, heads or own, dim)).transpose(1, 2)
 

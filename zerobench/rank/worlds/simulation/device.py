@@ -1,6 +1,6 @@
-"""Makes torch know the simulated GPU: its PrivateUse1 device type, under the name `simgpu`, from Python alone.
+"""Registers the simulated GPU with torch, as its PrivateUse1 device type under the name `simgpu`, purely in Python.
 
-Must be done before DeepSpeed is imported, which keeps torch's constructors of tensors for itself.
+Must be done before DeepSpeed's import, which keeps references to torch's tensor constructors.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _real_tensor: Any = torch.tensor
 
 
 class _Module(backend_registration._DummyBackendModule):
-    """torch.simgpu."""
+    """The module torch.simgpu."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        """What autocast may choose."""
+        """Types for autocast."""
         return [torch.bfloat16, torch.float16]
 
     def get_rng_state(self, _device: object = None) -> torch.Tensor:
-        """Where nothing has a value, nothing is drawn: no state."""
+        """Return an empty state: nothing is drawn without values."""
         return torch.empty(0, dtype=torch.uint8)
 
     def set_rng_state(self, _state: torch.Tensor, _device: object = None) -> None:
         pass
 
 
-_KERNELS = torch.library.Library("aten", "IMPL")  # kept, or what it registers goes with it
+_KERNELS = torch.library.Library("aten", "IMPL")  # its registrations end with the object
 
 
 def register() -> None:
@@ -42,12 +42,12 @@ def register() -> None:
     backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
     _KERNELS.impl("silu_backward", _silu_backward, "AutogradPrivateUse1")
     torch.tensor = _tensor
-    # There is one stream, and it is done.
+    # Work on the simulated device is always finished.
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign]
 
 
 def _silu_backward(gradient: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """One kernel, as on CUDA: devices that torch does not know get it as a formula, whose parts are memory.
+    """Run one kernel, as on CUDA: for unknown devices torch composes it of operations, which allocate temporaries.
 
     (aten/src/ATen/native/native_functions.yaml: CPU, CUDA: silu_backward; CompositeImplicitAutograd:
     math_silu_backward.)
@@ -58,15 +58,11 @@ def _silu_backward(gradient: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _tensor(data: Any, *arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:
-    """torch.tensor, which copies data to a device below the level that a dispatch mode sees."""
-    device = _context_device() if device is None else device
+    """Replacement of torch.tensor, which copies data to a device below the dispatch mode."""
+    if device is None:  # `with torch.device(DEVICE)` does not see this replacement of torch.tensor
+        contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+        device = contexts[-1].device if contexts and contexts[-1].device.type == DEVICE else None
     host: torch.Tensor = _real_tensor(data, *arguments, device=None if device is None else "cpu", **options)
     if device is None or torch.device(device).type != DEVICE:
         return host if device is None else host.to(device)
     return torch.empty(host.shape, dtype=host.dtype, device=device)
-
-
-def _context_device() -> Any:
-    """The simulated GPU within `with torch.device(DEVICE)`, whose context does not see this module's torch.tensor."""
-    contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
-    return contexts[-1].device if contexts and contexts[-1].device.type == DEVICE else None

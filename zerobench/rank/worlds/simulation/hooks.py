@@ -1,8 +1,8 @@
-"""An exception in a hook of the backward pass ends the rank there and then, with its reason kept.
+"""Ends the rank at once, with a record of the reason, when a hook of the backward pass raises.
 
-It could not be passed on. While it leaves the hook, torch's stream guard asks the device for its type; that of a device
-that Python alone knows is a call of Python (torch/csrc/acc/Module.cpp, PythonDeviceGuard::exchangeStream), which Python
-refuses while an exception is set, and the guard may not raise: the process would be aborted without a word.
+Such an exception cannot propagate. While it leaves the hook, torch's stream guard asks the device for its type; for a
+device that only Python knows this calls Python (torch/csrc/acc/Module.cpp, PythonDeviceGuard::exchangeStream), which
+fails while an exception is set, and the guard must not raise: the process would abort silently.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from zerobench.common.rank_processes import leave
 
 End = Callable[[BaseException], int]
-"""Keeps what ended the rank, and tells the exit status."""
+"""Records the error that ended the rank, and returns the exit status."""
 
 
 def install(end: End) -> None:
-    """Hooks of tensors, and those that bring back what autograd kept, end the process by `end` where they raise.
+    """Make tensor hooks and unpack hooks of saved tensors end the process through `end` when they raise.
 
-    Hooks of autograd's nodes are left as they are: their types are C's.
+    Hooks of autograd nodes are not covered, since their types are C types.
     """
     tensor: Any = torch.Tensor
     for name in ("register_hook", "register_post_accumulate_grad_hook"):
@@ -50,7 +50,7 @@ def _ending(hook: Callable[..., Any], end: End) -> Callable[..., Any]:
     def ending(*arguments: Any) -> Any:
         try:
             return hook(*arguments)
-        except BaseException as error:  # noqa: BLE001 -- whatever it is, it cannot leave here
+        except BaseException as error:  # noqa: BLE001 -- no exception may leave a hook
             leave(end(error))
 
     return ending

@@ -1,10 +1,14 @@
-"""Remembers what an operation's result looks like, so that equal operations need not be worked out again.
+"""Caches the layout of operations' results, so that equal operations are not computed again; reports collectives.
 
-An engine's step repeats few distinct operations very often: a transformer's layers are alike. torch's FakeTensorMode
-has a cache of its own for this; its keys hold twenty fields a tensor where shape, strides, type and device decide, and
-it does not take results that are lists or unsafe views. What is remembered here is how to make the result: which
-argument it is, whose storage it shares and how far behind it, or the shape, strides and type of a new one. Engines
-flatten parameters into one buffer, so that those of two layers differ in nothing but where they lie in it.
+An engine's step repeats few distinct operations very often, since the layers of a transformer are alike. torch's
+FakeTensorMode has its own cache; its keys have twenty fields a tensor where shape, strides, type and device decide, and
+it excludes results that are lists or unsafe views. This cache stores how to make a result: the argument that it is, the
+argument whose storage it shares at some offset, or shape, strides and type of a new one. Engines flatten parameters
+into one buffer, so that parameters of two layers differ only in their offsets.
+
+Functional collectives (`_c10d_functional`, used by DTensor) return new tensors. On tensors without bytes torch computes
+their shapes and calls no group, so they are reported from here, with the same figures as in the other worlds
+(worlds/instant_group.py): kind, ranks of the group, bytes of the whole message.
 """
 
 from __future__ import annotations
@@ -16,43 +20,66 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined] # no public name
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.rank.ledger.costs import runs_nothing
 from zerobench.rank.worlds.simulation.collectives import KINDS
+from zerobench.rank.worlds.simulation.costs import runs_nothing
+
+_OPERATIONS = torch.ops._c10d_functional
+
+_OF_RESULT = {_OPERATIONS.all_gather_into_tensor.default: "all_gather"}
+_OF_INPUT = {
+    _OPERATIONS.all_reduce.default: "all_reduce",
+    _OPERATIONS.all_reduce_.default: "all_reduce",
+    _OPERATIONS.reduce_scatter_tensor.default: "reduce_scatter",
+    _OPERATIONS.all_to_all_single.default: "all_to_all",
+    _OPERATIONS.broadcast.default: "broadcast",
+}
+KINDS: dict[Any, str] = _OF_RESULT | _OF_INPUT
+"""Kind of each operation, as in zerobench.records.records.CollectiveTraffic."""
+
+
+def message(func: Any, args: tuple[Any, ...], result: torch.Tensor) -> tuple[str, int, int, int | None]:
+    """Kind, ranks, bytes and nodes of one call of `func`, one of KINDS; its last argument names the group."""
+    whole: torch.Tensor = result if func in _OF_RESULT else args[0]
+    group: Any = _resolve_process_group(args[-1])
+    return KINDS[func], group.size(), whole.nbytes, group.num_nodes()
+
 
 _META = torch.device("meta")
 _UNKEYED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
 _ATEN = torch.ops.aten
 _PLACED = (_ATEN.as_strided.default, _ATEN.view.dtype, _ATEN.view_as_complex.default, _ATEN.view_as_real.default)
-"""Whose result lies at a given offset, or counts its own in another type: all others' move with their argument."""
+"""Operations whose result has a given offset, or an offset in another type; other results move with their argument."""
 _SEEN = (_ATEN.as_strided.default, _ATEN.detach.default, _ATEN.slice.Tensor, _ATEN.view.default)
 _LIFTS = (_ATEN.lift_fresh.default, _ATEN.lift_fresh_copy.default)
 
 Make = Callable[[list[FakeTensor]], Any]
-"""From the operation's tensors, in order, to its result."""
+"""Makes the result of an operation from its tensors, in order."""
 
 
 class NoKeyError(Exception):
-    """The operation's result cannot be told from its arguments' shapes."""
+    """The result of an operation does not follow from the shapes of its arguments."""
 
 
 @dataclass(slots=True)
 class _Output:
-    """How to make one tensor of a result."""
+    """Recipe of one tensor of a result."""
 
     argument: int | None
-    """The tensor argument that it is."""
+    """Index of the tensor argument that is the result."""
     base: int | None
-    """The tensor argument whose storage it shares."""
+    """Index of the tensor argument whose storage it shares."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-    """Elements behind the argument whose storage it shares."""
+    """Offset in elements from the argument whose storage it shares."""
     dtype: torch.dtype
     device: torch.device
     state: dict[str, Any]
-    """What a fake tensor carries beside the tensor itself."""
+    """Attributes of a fake tensor."""
 
     def make(self, tensors: list[FakeTensor]) -> Any:
         if self.argument is not None:
@@ -69,25 +96,25 @@ class _Output:
 
 
 class Operation:
-    """What each call of an operation asks of it, found out once: torch hashes its operations in Python."""
+    """Cached properties of an operation: torch hashes its operations in Python."""
 
     def __init__(self, func: Any) -> None:
         self.formula: Callable[..., int] | None = flop_registry.get(func._overloadpacket)
-        """Counts its FLOPs."""
+        """FLOP formula of the operation."""
         self.is_collective = func in KINDS
         self.is_placed = func in _PLACED
         self.is_seen = func in _SEEN
-        """Whether it is a view of one tensor that torch knows in C++, and FakeTensorMode works out in Python."""
+        """True for a view of one tensor that torch computes in C++, but FakeTensorMode in Python."""
         self.is_remembered = not any(tag in func.tags for tag in _UNKEYED) and func not in _LIFTS
-        """Whether shapes decide its results."""
+        """True if shapes decide its results."""
         self.runs_nothing = runs_nothing(func)
 
 
 def key_of(operation: Operation, args: Any, kwargs: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:
-    """What decides the result's looks, and the operation's tensors in order into `tensors`.
+    """Key of the result's layout; appends the operation's tensors to `tensors`, in order.
 
     Raises:
-        NoKeyError: a tensor has a value that counts, or is not a simulated one.
+        NoKeyError: a tensor has a relevant value, or is not a simulated one.
 
     """
     key: list[Any] = [operation, torch.get_default_dtype()]
@@ -114,12 +141,12 @@ def _add(values: Any, key: list[Any], tensors: list[FakeTensor]) -> None:
         elif isinstance(value, Tensor):
             raise NoKeyError
         else:
-            # 1 and 1.0 are equal and hash alike, and give results of different types.
+            # The type is part of the key: 1 and 1.0 are equal and hash alike, but give results of different types.
             key += (kind, value)
 
 
 def recipe(result: Any, tensors: list[FakeTensor]) -> Make | None:
-    """How to make a result like this one; None where that is not known."""
+    """Recipe of a result like this one; None if there is none."""
     if isinstance(result, FakeTensor):
         output = _describe(result, tensors)
         return None if output is None else output.make

@@ -1,7 +1,7 @@
-"""Work of DeepSpeed's whose cost grows with the world, though most of its ranks are not there: done shorter here.
+"""Shortcuts for work of DeepSpeed whose cost grows with the world, though most of its ranks are absent.
 
-Each stands for the function that it replaces, allocates and frees what that one does, in the same order, gives the same
-values, and is named with its source. A test holds each against the original.
+Each replaces the function named with its source, allocates and frees the same memory in the same order, and returns the
+same values. A test compares each with the original.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 @cache
 def agree_with_absent_ranks() -> None:
-    """Replace what asks other ranks whether they are alike, and what asks or tells the machine, for the rest of the
-    process. Once: what DeepSpeed imports later takes these functions from where they are replaced.
+    """Replace comparisons with other ranks, and queries of the machine, for the rest of the process. Once: modules that
+    DeepSpeed imports later get the replaced functions.
     """
     import cpuinfo
     from deepspeed.utils import nvtx
 
-    cpuinfo.get_cpu_info = dict  # starts programs to name the processor, which CPUAdam asks for a warning's sake
-    nvtx.enable_nvtx = False  # DeepSpeed's own switch: most of its functions mark a range for a profiler of the GPU
+    cpuinfo.get_cpu_info = dict  # would start programs to name the processor, only for a warning of CPUAdam
+    nvtx.enable_nvtx = False  # DeepSpeed's own switch: most of its functions mark a range for a GPU profiler
     for module in [module for name, module in sys.modules.items() if name.startswith("deepspeed")]:
         for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
             if hasattr(module, name):
@@ -38,7 +38,7 @@ def agree_with_absent_ranks() -> None:
 
 
 def copy_at_once() -> None:
-    """Replace what handles each rank's part of a tensor by itself, for the rest of the process."""
+    """Replace functions that handle each rank's part of a tensor separately, for the rest of the process."""
     from deepspeed.runtime.zero import partition_parameters, stage3
 
     partition_parameters.AllGatherCoalescedHandle.wait = _wait
@@ -47,8 +47,8 @@ def copy_at_once() -> None:
 
 
 def ask_once() -> None:
-    """Replace what asks the same again at each operation, or at each of some thousand hooks of stage 3, for the rest of
-    the process; before any operation under a mode, since torch keeps the function that it asks then.
+    """Replace queries that repeat at each operation, or at each of some thousand hooks of stage 3, for the rest of the
+    process; call before any operation under a mode, since torch caches one of these functions then.
     """
     from deepspeed.runtime.zero import partition_parameters
     from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
@@ -58,22 +58,22 @@ def ask_once() -> None:
     simple_registry.find_torch_dispatch_rule = cache(simple_registry.find_torch_dispatch_rule)
     coordinator.iter_params = _shorter_walk(coordinator.iter_params)
     coordinator.z3_leaf_module = _is_leaf
-    # Its only lines are composed and not printed (utils/debug.py).
+    # Its result is composed but never printed (utils/debug.py).
     partition_parameters.debug_param2name_id_shape_device = lambda _parameter: ""
-    partition_parameters.print_rank_0 = _when_asked(partition_parameters.print_rank_0)
+    partition_parameters.print_rank_0 = _quiet_printer(partition_parameters.print_rank_0)
     function.inspect = SimpleNamespace(signature=_signature)  # type: ignore[attr-defined, assignment]
 
 
 def ask_cuda_alone() -> None:
-    """Replace the search for a kind of device that is at hand, for the rest of the process: it is CUDA's.
+    """Replace the search for an available device type with CUDA, for the rest of the process.
 
-    torch goes through all kinds (torch/_utils.py, _get_device_attr) whenever somebody asks for the current stream.
+    torch tries all types (torch/_utils.py, _get_device_attr) at every request for the current stream.
     """
     torch._utils._get_current_device_index = torch.cuda.current_device
 
 
 def install() -> None:
-    """Replace all that a simulation can do without, for the rest of the process."""
+    """Install all shortcuts for a simulation, for the rest of the process."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from transformers.utils import import_utils
 
@@ -81,21 +81,21 @@ def install() -> None:
     copy_at_once()
     ask_once()
     dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
-    dist.Reducer._rebuild_buckets = _with_integers(dist.Reducer._rebuild_buckets)  # type: ignore[attr-defined, method-assign, assignment]
+    dist.Reducer._rebuild_buckets = _keep_integers(dist.Reducer._rebuild_buckets)  # type: ignore[attr-defined, method-assign, assignment]
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)  # type: ignore[method-assign]
-    # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
+    # transformers takes fake tensors for a compiler's, and would make an explicit mask for them.
     import_utils.is_fake_tensor = lambda _tensor: False
 
 
 def _agreed(*_: Any, **__: Any) -> None:
-    """runtime/zero/utils.py compares integers with other ranks: there are none."""
+    """Replace comparisons of integers with other ranks (runtime/zero/utils.py): there are none."""
 
 
 def _shorter_walk(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
-    """iter_params (runtime/zero/partitioned_param_coordinator.py) of a module alone, without making names.
+    """Shortcut for iter_params (runtime/zero/partitioned_param_coordinator.py) of one module, without making names.
 
-    For each module that it releases the coordinator walks those of the next billion elements.
+    For each module that it releases, the coordinator walks the modules of the next billion elements.
     """
 
     def walked(module: torch.nn.Module, recurse: bool = False) -> Iterable[Any]:
@@ -108,12 +108,12 @@ def _shorter_walk(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[
 
 
 def _is_leaf(module: torch.nn.Module) -> bool:
-    """z3_leaf_module (utils/z3_leaf_module.py): it sets an attribute of the module's own, which few have."""
+    """Shortcut for z3_leaf_module (utils/z3_leaf_module.py): few modules have the attribute."""
     return bool(vars(module).get("_z3_leaf", False))
 
 
-def _when_asked(printed: Callable[..., None]) -> Callable[..., None]:
-    """print_rank_0 (runtime/zero/partition_parameters.py), which asks for the rank before it sees that nobody asks."""
+def _quiet_printer(printed: Callable[..., None]) -> Callable[..., None]:
+    """Shortcut for print_rank_0 (runtime/zero/partition_parameters.py), which asks for the rank before its flags."""
 
     def quiet(message: str, debug: bool = False, force: bool = False) -> None:
         if debug or force:
@@ -123,9 +123,9 @@ def _when_asked(printed: Callable[..., None]) -> Callable[..., None]:
 
 
 def _signature(forward: Callable[..., Any]) -> _Signature:
-    """inspect.signature, as Function.apply (torch/autograd/function.py) asks for it at each call.
+    """Cached inspect.signature for Function.apply (torch/autograd/function.py), which needs it at each call.
 
-    DeepSpeed makes a class for each module, whose functions are the same code.
+    DeepSpeed makes a class for each module, whose functions share their code.
     """
     is_plain = not (forward.__defaults__ or forward.__kwdefaults__ or vars(forward))
     key = forward.__code__ if is_plain else forward
@@ -135,7 +135,7 @@ def _signature(forward: Callable[..., Any]) -> _Signature:
 
 
 class _Signature:
-    """Binds what is given by position to parameters of a position at once, and anything else as Python does."""
+    """Binds positional arguments directly to positional parameters, and anything else as Python does."""
 
     def __init__(self, whole: inspect.Signature) -> None:
         self._whole = whole
@@ -144,7 +144,7 @@ class _Signature:
         self._is_simple = all(parameter.kind in _BY_POSITION for parameter in parameters)
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:
-        """What `apply` asks of inspect.BoundArguments. Raises TypeError: these arguments do not fit."""
+        """Bind as inspect.BoundArguments, as far as `apply` needs it. Raises TypeError if the arguments do not fit."""
         rest = self._defaults[len(args) :]
         if kwargs or not self._is_simple or len(args) > len(self._defaults) or inspect.Parameter.empty in rest:
             return self._whole.bind(*args, **kwargs)
@@ -156,8 +156,8 @@ _signatures: dict[Any, _Signature] = {}
 
 
 class _HostIntegers(TorchDispatchMode):
-    """Integers that C++ writes on the host, tells the other ranks by way of the device, and reads on the host again:
-    they have values, and rank 0's are this rank's own.
+    """Keeps the values of integers that C++ writes on the host, broadcasts through the device, and reads on the host:
+    those of rank 0 equal this rank's.
     """
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -171,10 +171,10 @@ class _HostIntegers(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def _with_integers(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """DDP's Reducer deals gradients into buckets again after the first step, in the order in which they came.
+def _keep_integers(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Let DDP's Reducer rebuild its buckets after the first step, in the order in which gradients arrived.
 
-    It asks rank 0 for that order by a tensor's values (csrc/distributed/c10d/reducer.cpp, sync_bucket_indices).
+    It gets that order from rank 0 as a tensor's values (csrc/distributed/c10d/reducer.cpp, sync_bucket_indices).
     """
 
     def rebuilt(reducer: Any) -> bool:
@@ -185,10 +185,10 @@ def _with_integers(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:
-    """ShardingPropagator._propagate_tensor_meta_non_cached (torch/distributed/tensor/_sharding_prop.py), uncounted.
+    """Exclude ShardingPropagator._propagate_tensor_meta_non_cached (torch/distributed/tensor/_sharding_prop.py).
 
-    It finds the shape of an operation's result with fake tensors of its own; within a simulation it would take the
-    simulation's, which stand for memory.
+    It computes the shape of a result with its own fake tensors; within a simulation it would use the simulation's,
+    which represent memory.
     """
 
     def propagated(self: Any, schema: Any) -> Any:
@@ -199,10 +199,10 @@ def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wait(self: Any, handle_dependency: bool = True) -> None:
-    """AllGatherCoalescedHandle.wait (runtime/zero/partition_parameters.py) with one copy a parameter.
+    """Shortcut for AllGatherCoalescedHandle.wait (runtime/zero/partition_parameters.py) with one copy a parameter.
 
     The original narrows every rank's part out of the gathered tensor, N views a parameter, to concatenate them, and
-    says of each that a stream uses it, where one word goes for the block that all of them lie in.
+    calls record_stream on each, where one call covers their common block.
     """
     from deepspeed.accelerator import get_accelerator
     from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
@@ -233,13 +233,13 @@ def _wait(self: Any, handle_dependency: bool = True) -> None:
 
 
 def _chunk_of(param: Any, use_secondary: bool) -> int:
-    """Elements of a parameter in each rank's part."""
+    """Elements of a parameter in the part of each rank."""
     numel: int = param.ds_tensor.ds_numel
     return numel * param.ds_secondary_tensor_num_of_groups if use_secondary else numel
 
 
 def _copy_rows(whole: torch.Tensor, chunk: int, rows: torch.Tensor, offset: int, stride: int) -> None:
-    """Copy into `whole` what lies in chunks, `stride` elements apart, from `offset` on in the memory under `rows`."""
+    """Copy chunks, `stride` elements apart, from `offset` on in the memory of `rows`, into `whole`."""
     full, rest = divmod(whole.numel(), chunk)
     if full:
         whole.narrow(0, 0, full * chunk).view(full, chunk).copy_(rows.as_strided((full, chunk), (stride, 1), offset))
@@ -249,9 +249,10 @@ def _copy_rows(whole: torch.Tensor, chunk: int, rows: torch.Tensor, offset: int,
 
 
 def _narrow(self: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
-    """Tensor.narrow; of the N parts of a gathered tensor only this rank's is ever looked at (see `_wait`).
+    """Shortcut for Tensor.narrow: of the N parts of a gathered tensor only this rank's is ever used (see `_wait`).
 
-    The others, which `_all_gather_dtype` (runtime/zero/partition_parameters.py) makes one by one, are the whole.
+    The other parts, which `_all_gather_dtype` (runtime/zero/partition_parameters.py) makes one by one, become the
+    whole.
     """
     frame: FrameType = sys._getframe(1)
     if frame.f_code.co_name == "_all_gather_dtype" and start != length * frame.f_locals["rank_in_group"]:
@@ -261,7 +262,7 @@ def _narrow(self: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tens
 
 @torch.no_grad()
 def _reduce_scatter_coalesced(tensors: Sequence[torch.Tensor], group: Any = None) -> list[torch.Tensor]:
-    """runtime/comm/coalesced_collectives.py with a copy a tensor, where the original has a view a rank and tensor."""
+    """Shortcut for runtime/comm/coalesced_collectives.py with a copy a tensor instead of a view a rank and tensor."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     padded = [math.ceil(tensor.numel() / world_size) for tensor in tensors]
     offsets = list(itertools.accumulate(padded, initial=0))
@@ -288,12 +289,12 @@ def _reduce_scatter_coalesced(tensors: Sequence[torch.Tensor], group: Any = None
         part.narrow(0, offset, _chunk_numel(tensor, chunk, rank))
         for tensor, chunk, offset in zip(tensors, padded, offsets, strict=True)
     ]
-    del padding  # the original holds it, too, until it returns
+    del padding  # the original also holds it until it returns
     return parts
 
 
 def _interleave(buffer: torch.Tensor, offset: int, stride: int, flat: torch.Tensor, chunk: int) -> None:
-    """Copy `flat` into chunks, `stride` elements apart, from `offset` on in `buffer`."""
+    """Copy `flat` in chunks to `buffer`, `stride` elements apart, from `offset` on."""
     full, rest = divmod(flat.numel(), chunk)
     if full:
         rows = buffer.as_strided((full, chunk), (stride, 1), offset)

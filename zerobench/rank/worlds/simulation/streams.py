@@ -1,6 +1,6 @@
-"""Streams and events of the simulated GPU: everything is done at once, and which stream is current is remembered.
+"""Streams and events of the simulated GPU: all work completes at once, but the current stream is tracked.
 
-That is what the caching allocator asks: blocks that were given out on one stream are never reused on another.
+The caching allocator needs it, since it never reuses a block of one stream on another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _events = count()
 
 
 class Stream:
-    """Everything is done at once, so there is nothing to wait for; who would wait is told."""
+    """A stream whose work completes at once; waits are only reported."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.number = next(_numbers)
@@ -32,7 +32,7 @@ class Stream:
         event.wait(self)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event that has happened."""
+        """Return an event that has happened."""
         event = event or Event()
         event.record(self)
         return event
@@ -69,18 +69,18 @@ _current = [DEFAULT]
 
 
 def current(_device: Any = None) -> Stream:
-    """The stream that work is given to now."""
+    """Return the current stream."""
     return _current[-1]
 
 
 def current_number() -> int:
-    """Its number, 0 for the default stream."""
+    """Return the number of the current stream, 0 for the default stream."""
     return _current[-1].number
 
 
 @contextmanager
 def entered(stream: Stream | None) -> Iterator[None]:
-    """Within it, `stream` is current; None changes nothing, as with torch's."""
+    """Context in which `stream` is current; None changes nothing, as in torch."""
     _current.append(current() if stream is None else stream)
     try:
         yield

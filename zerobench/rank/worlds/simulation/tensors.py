@@ -1,20 +1,25 @@
 """Tensors without bytes: torch's FakeTensorMode, made fast enough for an engine's whole training step.
 
-A training step of a large model under ZeRO-3 is some hundred thousand operations, and in FakeTensorMode each costs
-Python. Three things are done about it, none of which changes a result:
+A training step of a large model under ZeRO-3 has some hundred thousand operations, and in FakeTensorMode each runs
+Python code. Three optimisations, none of which changes a result:
 
-- the device of a tensor, which C++ asks for more often than anything else, is answered before anything else;
-- the shape, strides, type and device of an operation's result are remembered for equal arguments, in place of torch's
-  own cache of the same, whose keys cost more than many results;
-- the observer (the count of storages) is called from here, so that operations pass one Python mode and not two.
+- the device of a tensor, the most frequent query of C++, is answered first;
+- shape, strides, type and device of results are cached for equal arguments, instead of in torch's own cache, whose keys
+  cost more than many results;
+- the observer (the count of storages) is called from here, so that operations pass one Python mode instead of two.
 
-Values do not exist. What code may learn by asking for one is in answers.py; values of scalars made on the host from
-plain numbers (Adam's step counters, loss scales) are kept by FakeTensorMode itself and are right.
+Tensors have no values. An invented value may change the path of the engine: a made-up overflow skips the optimizer step
+that allocates Adam's moments. So `_ANSWERS` lists each place that asks for a value, with the answer of an ordinary
+training step and the reason; any other place is an error that names it. Values of scalars made on the host from plain
+numbers (Adam's step counters, loss scales) are kept by FakeTensorMode itself and are correct.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,12 +32,53 @@ from zerobench.rank.ledger.costs import VALUE, Cost, cost_of
 from zerobench.rank.ledger.storages import is_wrapper
 from zerobench.rank.worlds.simulation.answers import answer
 from zerobench.rank.worlds.simulation.collectives import message
+from zerobench.rank.worlds.simulation.costs import VALUE, Cost, cost_of
 from zerobench.rank.worlds.simulation.device import DEVICE
-from zerobench.rank.worlds.simulation.memo import Make, NoKeyError, Operation, key_of, recipe
+from zerobench.rank.worlds.simulation.memo import Make, NoKeyError, Operation, key_of, message, recipe
+
+
+class UnknownValueError(RuntimeError):
+    """Code asked for the value of a tensor that has none, at a place with no known answer."""
+
+
+# Package of the asking code (its innermost frame in one of them decides), function, answer. The first match decides.
+_ANSWERS: tuple[tuple[str, re.Pattern[str], float], ...] = (
+    # Gradients are finite: no step is skipped, no loss scale changes.
+    ("deepspeed/runtime/", re.compile(r".*(overflow|inf_or_nan|invalid).*"), 0.0),
+    # Their norm is finite, so clipping multiplies by one; the step takes the same path for any finite norm.
+    ("deepspeed/runtime/", re.compile(r".*(norm|clip).*"), 1.0),
+    ("deepspeed/runtime/bf16_optimizer.py", re.compile(r"step"), 1.0),  # where releases before 0.19.8 assert it
+    # No update between a server and its workers is missed.
+    ("zerobench/rank/strategies/parameter_server.py", re.compile(r"hear"), 0.0),
+    # All stages of a pipeline know their shapes (strategies/pipeline.py), so none are inferred.
+    ("torch/distributed/pipelining/schedules.py", re.compile(r"_warmup_p2p"), 1.0),
+    # Batches hold one sequence a row, without padding.
+    ("transformers/masking_utils.py", re.compile(r"find_packed_sequence_indices"), 1.0),
+)
+
+
+def answer() -> float:
+    """Return the value for the code that asks now.
+
+    Raises:
+        UnknownValueError: no answer is listed for this place.
+
+    """
+    frame: FrameType | None = sys._getframe(2)
+    where: list[str] = []
+    while frame is not None:
+        filename, function = frame.f_code.co_filename, frame.f_code.co_name
+        for package, pattern, value in _ANSWERS:
+            if f"/{package}" in filename and pattern.fullmatch(function):
+                return value
+        where.append(f"{filename}:{frame.f_lineno} {function}")
+        frame = frame.f_back
+    raise UnknownValueError("a simulated tensor has no value; asked by " + " < ".join(where[:12]))
+
 
 _DATA: Any = torch.Tensor.data
 _EXCHANGED: Any = WeakIdKeyDictionary()
-"""DTensors of modules that others took the place of, to those (`_apply`)."""
+"""Maps replaced DTensors of modules to their replacements (`_apply`)."""
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
@@ -42,31 +88,31 @@ Observer = Callable[[Any], None]
 
 
 class _Known(NamedTuple):
-    """An operation on arguments that look alike."""
+    """Cached result of an operation on arguments of equal layout."""
 
     make: Make
     cost: Cost | None
     flops: int | None
-    """None where it is none of those that are counted."""
+    """None for an operation that is not counted."""
 
 
 class SimulatedTensors(FakeTensorMode):
-    """A FakeTensorMode whose tensors stand for those of a training run."""
+    """A FakeTensorMode whose tensors represent those of a training run."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch shall wrap the function below: as with StorageCounter, whose operations these are as well."""
+        """False, as in StorageCounter, which counts the same operations."""
         return False
 
     def __init__(self, count_flops: Callable[[int], None]) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.observer: Observer | None = None
         self.listener: Callable[[str, int, int, int | None], Callable[[], None] | None] | None = None
-        """Hears of collectives that reach no process group (collectives.py)."""
+        """Called with collectives that reach no process group (memo.py)."""
         self.charge: Callable[[Cost], None] | None = None
-        """Hears what each operation costs."""
+        """Called with the cost of each operation."""
         self.wrote: Callable[[Any], None] | None = None
-        """Hears of each result that an operation has written."""
+        """Called with each result that an operation has written."""
         self._under_way: list[Callable[[], None]] = []
         self._count_flops = count_flops
         self._operations: dict[Any, Operation] = {}
@@ -77,16 +123,16 @@ class SimulatedTensors(FakeTensorMode):
         self.cache_enabled = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Find out what the operation would give, and tell the observer."""
+        """Compute the layout of the operation's result, and call the observer."""
         if func is _DEVICE:
             return torch.device("meta") if self.in_kernel_invocation else args[0].fake_device
         if func is _ITEM and args[0].constant is None:
             if args[0].fake_device.type == DEVICE:
                 self._charge(VALUE)
-            return _as_type(answer(), args[0].dtype)
-        if any(map(is_wrapper, types)):  # it comes again for what is inside
+            return _typed_number(answer(), args[0].dtype)
+        if any(map(is_wrapper, types)):  # the operation comes again for the wrapped tensors
             return NotImplemented
-        if self._working:  # within torch's own Python for another operation: a kernel's affair
+        if self._working:  # part of another operation, which torch implements in Python
             return self.dispatch(func, types, args, kwargs or {})
         operation = self._operations.get(func)
         if operation is None:
@@ -112,7 +158,7 @@ class SimulatedTensors(FakeTensorMode):
             self.charge(cost)
 
     def keep_workspaces(self, device: torch.device, nbytes: int) -> None:
-        """Let the first matrix product on each of torch's threads take a workspace of `nbytes`, as cuBLAS does.
+        """Allocate a workspace of `nbytes` at the first matrix product on each of torch's threads, as cuBLAS does.
 
         The forward and the backward pass run on different threads (aten/src/ATen/cuda/CublasHandlePool.cpp).
         """
@@ -128,7 +174,7 @@ class SimulatedTensors(FakeTensorMode):
             self.observer(self.workspaces[thread])
 
     def _work_out(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """By torch; where it decomposes the operation in Python, what that allocates is not the operation's."""
+        """Compute the result with torch; allocations of its Python decompositions do not count."""
         self._working = True
         try:
             return self.dispatch(func, types, args, kwargs)
@@ -136,7 +182,7 @@ class SimulatedTensors(FakeTensorMode):
             self._working = False
 
     def _view(self, func: Any, args: tuple[Any, ...]) -> FakeTensor:
-        """By torch's own view of what has no bytes, in a tenth of the time: a flat buffer has one a parameter."""
+        """Make a view of the underlying meta tensor, in a tenth of the time: a flat buffer has a view a parameter."""
         with in_kernel_invocation_manager(self):
             seen = func(*args)
         return FakeTensor(self, seen, args[0].fake_device)
@@ -144,13 +190,13 @@ class SimulatedTensors(FakeTensorMode):
     def _result(
         self, operation: Operation, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, int | None]:
-        """By the memory of an equal call where there is one; with its FLOPs, where they are counted."""
+        """Result of an operation, from the cache if possible, and its FLOPs if they are counted."""
         tensors: list[FakeTensor] = []
         key: tuple[Any, ...] | None
         try:
             key = key_of(operation, args, kwargs, tensors)
             known = self._memo.get(key)
-        except (NoKeyError, TypeError):  # a value that counts, or an argument that has no hash
+        except (NoKeyError, TypeError):  # a relevant value, or an argument without a hash
             key = known = None
         if known is not None:
             self._charge(known.cost)
@@ -169,15 +215,15 @@ class SimulatedTensors(FakeTensorMode):
 
 
 def install() -> None:
-    """Let simulated tensors be assigned to, as modules and engines do, for the rest of the process."""
+    """Support assignments to simulated tensors, as modules and engines make, for the rest of the process."""
     FakeTensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
 
 
 def take_as_lists() -> None:
-    """Let optimizers and clipping work on whole lists of simulated tensors, as they do on those of a GPU.
+    """Let optimizers and clipping use for-each operations on simulated tensors, as on a GPU.
 
-    They ask for the exact type. Adam's loop over single tensors holds two temporaries at once where the lists' one.
+    They check the exact type. Adam's loop over single tensors has two temporaries at once, the for-each version one.
     """
     for module in (optimizer, _foreach_utils):
         if FakeTensor not in module._foreach_supported_types:
@@ -185,17 +231,16 @@ def take_as_lists() -> None:
 
 
 def _set_data(self: Any, value: torch.Tensor) -> None:
-    """`tensor.data = value` leaves the device that a fake tensor says it is on as it was; a real one takes it over."""
+    """Set `tensor.data`, and the device of the fake tensor, which torch would leave unchanged."""
     _DATA.__set__(self, value)
     self.fake_device = value.device
 
 
 def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
-    """torch.nn.Module._apply, which exchanges tensor subclasses as wholes and fails where something refers to them.
+    """Replacement of torch.nn.Module._apply, which swaps tensor subclasses and fails if there are references to them.
 
-    Assigning to `.data` is what it does for ordinary tensors. A DTensor is exchanged for another parameter: that would
-    leave its inside. Torch's exchange leaves the object the same, so whoever else holds it (a tied head) is given the
-    other one as well.
+    Assigning to `.data` is its way for ordinary tensors. A DTensor is replaced with another parameter, since assignment
+    would not change its inside. torch's swap keeps the object, so other holders (a tied head) get the new one too.
     """
     if recurse:
         for child in self.children():
@@ -215,7 +260,7 @@ def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], re
     return self
 
 
-def _as_type(value: float, dtype: torch.dtype) -> float | int | bool:
+def _typed_number(value: float, dtype: torch.dtype) -> float | int | bool:
     if dtype is torch.bool:
         return bool(value)
     return value if dtype.is_floating_point else int(value)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from zerobench.launch.run.launcher import free_port
-from zerobench.rank.worlds.loopback import hold_store
+from zerobench.rank.worlds.measured import hold_store
 from zerobench.records.progress import Rank
 
 RANK = """
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 from zerobench.records.progress import Rank
-from zerobench.rank.worlds.loopback import hold_store
+from zerobench.rank.worlds.measured import hold_store
 
 number = int(os.environ["RANK"])
 store = hold_store(Rank(number, number, 2, "here", os.getpid()), 1, timedelta(seconds=60))

@@ -5,7 +5,7 @@ import torch
 
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.rank.strategies.rpc_optimizer import StageOptimizer
+from zerobench.rank.strategies.rpc_stage import StageOptimizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.rank.conftest import InFork
-from zerobench.rank.strategies.one_bit import OneBit, one_bit_hook, pack_signs, unpack_signs
+from zerobench.rank.strategies.compression import OneBit, one_bit_hook, pack_signs, unpack_signs
 from zerobench.rank.worlds import instant_group
 
 

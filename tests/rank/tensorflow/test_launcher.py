@@ -7,7 +7,7 @@ from multiprocessing import AuthenticationError
 import pytest
 
 from zerobench.launch.run.launcher import free_port
-from zerobench.rank.tensorflow.link import CoordinatorsEnd, WorkersEnd
+from zerobench.rank.tensorflow.launcher import CoordinatorsEnd, WorkersEnd
 
 KEY = b"drawn"
 
