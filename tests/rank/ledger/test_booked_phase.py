@@ -1,4 +1,4 @@
-"""Of a booked phase every block is what a storage on it is; what no tensor held is told from the operation."""
+"""Each block of a booked phase gets the category of its storage, and without a storage that of its operation."""
 
 from zerobench.common.vocabulary import Category, Place
 from zerobench.rank.ledger.booked_phase import BookedPhase, Verdict

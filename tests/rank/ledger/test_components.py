@@ -1,4 +1,4 @@
-"""What a model's parameters are for is told by its modules' classes and roles, whatever the parameters are called."""
+"""Parameters get components from the classes and roles of their modules, whatever their names are."""
 
 from __future__ import annotations
 

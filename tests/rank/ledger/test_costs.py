@@ -1,4 +1,4 @@
-"""What single operations cost, by their arguments."""
+"""Costs of single operations, by their arguments."""
 
 from typing import Any
 

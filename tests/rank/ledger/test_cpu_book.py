@@ -87,7 +87,7 @@ def book() -> Iterator[CpuBook]:
 
 @pytest.fixture
 def counter(book: CpuBook) -> StorageCounter:
-    """Of storages, over the book."""
+    """Counter of storages, over the book."""
     counter = StorageCounter()
     counter.keep_book(book)
     return counter

@@ -33,7 +33,7 @@ class Counter:
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """Of the only device of a torch that has begun CUDA."""
+    """Counters of the only device of a torch with CUDA initialised."""
     counter = Counter()
     for module in (torch.cuda, torch.cuda.memory):
         monkeypatch.setattr(module, "reset_peak_memory_stats", counter.reset)

@@ -26,7 +26,7 @@ def marks(phase: Phase = Phase.BACKWARD, step_index: int = 0) -> Marks:
 
 
 def refused_by_torch() -> RuntimeError:
-    """What torch's CPU allocator says of four exabytes."""
+    """Error of torch's CPU allocator for a request of four exabytes."""
     with pytest.raises(RuntimeError) as refusal:
         torch.empty(2**62, dtype=torch.uint8)
     return refusal.value

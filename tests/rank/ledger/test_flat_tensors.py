@@ -1,4 +1,4 @@
-"""What FSDP's first version holds in a flat tensor is walked under its name."""
+"""Flat tensors of FSDP's first version are walked with their categories."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Held = list[tuple[Category, str, int]]
 
 
 def held_after_a_pass(halves: bool) -> Held:
-    """Of a layer of 20 weights that is wrapped within a module that is not: category, type and elements."""
+    """Category, type and elements of a wrapped layer of 20 weights within an unwrapped module."""
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision

@@ -1,4 +1,4 @@
-"""What FSDP2 really holds on two ranks at each moment of a step is walked under its name, to the byte."""
+"""Tensors of FSDP2 on two ranks are walked with their categories at each moment of a step, to the byte."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Heard = list[tuple[str, int, int]]
 
 
 def collectives(rank: int, port: int) -> dict[str, Heard]:
-    """What was heard of each call, by the call's name."""
+    """Report of each call, by the call's name."""
     import torch
     import torch.distributed as dist
     from torch.distributed import _functional_collectives as functional

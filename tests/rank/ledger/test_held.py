@@ -1,4 +1,4 @@
-"""What tensors hold is told by what for, by module and by place of birth; each sums to what was seen."""
+"""Live tensors are listed by category, module and allocation site; each list has the same total."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a ledger says beside its categories: the process, where nameless bytes come from, other threads, other hooks."""
+"""A ledger's figures besides categories: process memory, sites of unnamed bytes, other threads, other hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed's own mixture of experts allocates has names: gates, dispatch, experts, what is exchanged."""
+"""Allocations of DeepSpeed's mixture of experts have names: gates, dispatch, experts, exchanged tensors."""
 
 import socket
 from typing import Any

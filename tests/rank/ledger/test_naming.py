@@ -29,7 +29,7 @@ def test_the_state_that_checkpointing_keeps_is_told_and_no_other(reentrant: bool
 
 
 class Listener:
-    """Who is told."""
+    """Receiver of the states."""
 
     def __call__(self, state: torch.Tensor) -> None:
         raise AssertionError(state)

@@ -1,4 +1,4 @@
-"""What a process trains is found while it is being built: as much of it as there is."""
+"""Tensors of a model, optimizer or engine under construction are found as far as they exist."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +46,7 @@ def test_of_an_optimizer_that_deepspeed_is_building_its_first_tensor_is_found(
 
 
 def found_of_a_loop() -> list[tuple[str, int]]:
-    """Of a model whose layers lie in each other, and an optimizer that has taken a step."""
+    """Walk of a model with nested layers, and of an optimizer that has taken a step."""
     import torch
 
     from zerobench.rank.ledger.reachable import walk_reachable

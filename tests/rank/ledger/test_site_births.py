@@ -23,7 +23,7 @@ Births = set[tuple[str, str]]
 
 
 def births(asked: str, folder: str) -> Births:
-    """What each place proves in which a storage was born while the trial ran, with the place's name."""
+    """Category and name of each site at which a storage was born during the trial."""
     from zerobench.config.deepspeed import build_ds_config
     from zerobench.config.derived.strategy import uses_deepspeed
     from zerobench.rank.loop.launched import one_of

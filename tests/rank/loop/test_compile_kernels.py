@@ -1,4 +1,4 @@
-"""Where DeepSpeed's builder cannot read for which architectures to compile, the reason says which, and what to do."""
+"""If DeepSpeed's builder cannot read its list of architectures, the reason names the list and a remedy."""
 
 import os
 from collections.abc import Callable

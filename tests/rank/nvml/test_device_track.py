@@ -1,4 +1,4 @@
-"""What the sampler keeps of a device: peak, largest gap, energy, and each fault once. The readings are the test's."""
+"""The sampler keeps peak, largest gap and energy of a device, and each fault once. The readings are the test's."""
 
 import time
 

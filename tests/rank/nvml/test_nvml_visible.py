@@ -1,4 +1,4 @@
-"""Which devices a trial's sampler watches, for every way in which CUDA_VISIBLE_DEVICES names them."""
+"""A trial's sampler watches the devices of CUDA_VISIBLE_DEVICES, in every spelling."""
 
 import pytest
 

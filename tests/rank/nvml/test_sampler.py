@@ -43,7 +43,7 @@ print(sampler.stop().model_dump_json())
 
 @dataclass
 class Outcome:
-    """What a sampler left."""
+    """Files of a sampler."""
 
     summary: NvmlSummary
     samples: list[NvmlSample]
@@ -56,7 +56,7 @@ class Outcome:
 
 
 def outcome(folder: Path) -> Outcome:
-    """What lies in a trial's folder."""
+    """Read the files in a trial's folder."""
     trial = TrialFolder(folder)
     samples, summary = trial.nvml_samples(NODE), trial.nvml_summary(NODE)
     return Outcome(
@@ -237,7 +237,7 @@ def test_other_processes_are_named_once_and_the_process_list_is_never_polled(sta
 
 
 def calls_by_function(control: Path) -> dict[str, int]:
-    """How often each function of the stand-in was called (ctl_t in fakenvml.c)."""
+    """Number of calls of each function of the stand-in (ctl_t in fakenvml.c)."""
     counters = control.read_bytes()[8 * (4 + 2 * 16) :]
     rows = (struct.unpack_from("QQ48s", counters, offset) for offset in range(0, len(counters), 64))
     return {name.rstrip(b"\0").decode(): calls for key, calls, name in rows if key}

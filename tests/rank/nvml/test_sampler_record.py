@@ -1,4 +1,4 @@
-"""What the sampler samples and what its record says, whatever its pace: which devices, and why not."""
+"""The sampler's choice of devices, and its record with the reasons, independent of its pace."""
 
 import subprocess
 import sys

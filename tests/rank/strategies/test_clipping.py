@@ -1,11 +1,11 @@
-"""What torch's clipping on a CPU makes of a large tensor's norm: the README says so, and parity has to know it."""
+"""Error of torch's clipping on a CPU in the norm of a large tensor: the README states it, and parity depends on it."""
 
 import pytest
 import torch
 
 
 def error_of_norm(numel: int) -> float:
-    """How far the norm that torch clips by is from the true one, for one tensor of so many fp32 elements."""
+    """Relative error of torch's norm for clipping, for one tensor of `numel` fp32 elements."""
     tensor = torch.randn(numel, generator=torch.Generator().manual_seed(0))
     found = torch.nn.utils.get_total_norm([tensor])
     return float(found.double() / tensor.double().norm() - 1)

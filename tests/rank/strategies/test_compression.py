@@ -13,7 +13,7 @@ from zerobench.rank.worlds import instant_group
 
 
 class Bucket:
-    """What a hook asks of DDP's bucket."""
+    """The part of DDP's bucket that a hook uses."""
 
     def __init__(self, gradient: torch.Tensor) -> None:
         self._gradient = gradient
@@ -29,7 +29,7 @@ class Bucket:
 
 
 def reduced(state: OneBit, gradient: torch.Tensor) -> torch.Tensor:
-    """What the hook makes of a bucket; the gradient itself is left as it was."""
+    """Result of the hook for a bucket; the gradient itself stays unchanged."""
     bucket: Any = Bucket(gradient.clone())
     return one_bit_hook(state, bucket).wait()
 
@@ -86,7 +86,7 @@ GRADIENTS = ([1.0, -2.0, 3.0], [-10.0, -20.0, 60.0])
 
 
 def reduced_by_real_ranks(store: str, rank: int) -> tuple[list[float], list[float]]:
-    """What one of two ranks has after the hook, and what it keeps for the next step; in a process of its own."""
+    """Result of the hook on one of two ranks, and its error for the next step; in a process of its own."""
     torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=len(GRADIENTS))
     state = OneBit(0)
     out = reduced(state, torch.tensor(GRADIENTS[rank]))

@@ -1,4 +1,4 @@
-"""What updates a stage that RPC drives: gradients unscaled and clipped, at the rate that was asked, on fp32 masters."""
+"""The optimizer of a stage under RPC unscales and clips gradients, and updates fp32 masters at the requested rate."""
 
 import pytest
 import torch

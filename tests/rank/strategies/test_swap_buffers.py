@@ -1,4 +1,4 @@
-"""Where the rule says that DeepSpeed's buffers for swapped parameters run out they do, and just before they do not."""
+"""DeepSpeed's buffers for swapped parameters run out exactly at the limit of the rule."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ CLIPPING = 0.05
 
 
 def job_of(trial: TrialSpec, seed: int = 1, **fields: Any) -> Job:
-    """What a strategy on the CPU is handed."""
+    """Inputs of a strategy on the CPU."""
     return Job(
         trial=trial,
         device=Device(CPU, "cpu", None, "gloo"),

@@ -1,4 +1,4 @@
-"""How a model comes to be at stage 3, and which gathered weights it holds: trained alike, other bytes."""
+"""Ways to build a model at stage 3, and their gathered weights: equal training, different bytes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What torch draws for a rank without torch is what torch's own ranks have: weights, samples, learning rates."""
+"""Weights, samples and learning rates for a rank without torch equal those of torch's own ranks."""
 
 import json
 

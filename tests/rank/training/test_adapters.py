@@ -261,7 +261,7 @@ def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTri
     ],
 )
 def test_other_worlds_have_the_same_peak(ran: RunTrial, work: dict[str, Any], strategy: str, evidence: str) -> None:
-    """Of two measured ranks the lower: gloo's thread may hold what it has gathered while the next is gathered."""
+    """Lower value of two measured ranks: gloo's thread may still hold a gathered tensor during the next gather."""
     measured, [other, *_] = (ran(spec(strategy=strategy, evidence=one, **work)) for one in ("measured", evidence))
     for step in StepKind:
         theirs = min(peak_bytes(rank, step) for rank in measured)
@@ -401,7 +401,7 @@ def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(
 
 
 def test_the_shipped_sweep_plays_full_fine_tuning_beside_lora_and_qlora(ran: RunTrial) -> None:
-    """Of a model in miniature: what is trained whole has states of all of it, and codes take less than 16 bits."""
+    """Sizes of a miniature model: full training has states for all weights, and codes take less than 16 bits."""
     shape = "{family: llama, num_layers: 2, hidden_size: 256, num_heads: 4, vocab_size: 512, name: tiny}"
     sweep = load_sweep("fine-tuning", [f"model={shape}", "sequence_length=64"])
     trials = [one.trial for one in expand(sweep, CPU) if one.skipped is None]

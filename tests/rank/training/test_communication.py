@@ -1,4 +1,4 @@
-"""What real ranks are heard to move, and how long they are seen to communicate and to do nothing else."""
+"""Bytes that real ranks communicate, and the total and exposed times of communication."""
 
 from typing import Any
 

@@ -91,7 +91,7 @@ def test_a_model_whose_products_are_not_written_down_has_no_closed_form_by_opera
 
 
 def test_stage_3_may_gather_otherwise_in_the_second_pass_than_in_the_first(ran: RunTrial) -> None:
-    """Of this size it does, by operations that torch's own selective checkpointing has not seen in the first."""
+    """Parameters of this size are gathered again, by operations that the first pass did not run."""
     large = GPT2 | {"n_embd": 2048, "n_head": 16, "n_layer": 9, "vocab_size": 50257}
     work = {"gpus_per_node": 8, "gradient_accumulation_steps": 1, "sequence_length": 1024}
     [found] = ran(Tiny(large, work=work).spec(strategy="zero3", activation_checkpointing="ops", **PREDICTED))

@@ -57,7 +57,7 @@ def test_a_model_is_counted_by_component():
 
 
 class Sharded:
-    """What is asked of a DTensor that one of two ranks holds a part of; `copies`: groups of two that hold the same."""
+    """The used part of a DTensor on one of two ranks; `copies`: number of groups of two with the same parts."""
 
     def __init__(self, rank, local, placement=None, copies=1):
         self.device_mesh = self

@@ -278,7 +278,7 @@ def test_a_collective_has_a_future_with_its_result_and_a_mesh_finds_the_group(in
 
 
 def _kept_of_an_input(device: str) -> list[bool]:
-    """Whether the input of an asynchronous gather lives before and after the wait, when nobody else has it."""
+    """True if the input of an asynchronous gather lives before and after the wait, without other references."""
     import weakref
 
     import torch

@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def states(share: int, tensors: int = 21, **more: int) -> Bytes:
-    """What a rank holds that updates `share` parameters."""
+    """Bytes of a rank that updates `share` parameters."""
     moments = {"first_moment": 4 * share, "second_moment": 4 * share, "other_optimizer_states": 4 * tensors}
     return {"parameters": 4 * share, "model_buffers": 64, **moments, **more}
 

@@ -27,7 +27,7 @@ class Gpu:
 
 
 def ask() -> dict[str, Any]:
-    """What DeepSpeed learns of its device."""
+    """DeepSpeed's queries of its device, with their results."""
     import torch
     from deepspeed.accelerator import get_accelerator
 

@@ -1,4 +1,4 @@
-"""What the simulated world says is needed where its GPU's allocator refuses: no guess from what was left then."""
+"""The simulated world reports the need after a refusal of its GPU's allocator, not a guess from the memory left."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -41,7 +41,7 @@ class Case:
 
     @property
     def random_state(self) -> list[int]:
-        """What it keeps of the random generator on the device: flash a state, and a number that it never fills."""
+        """Random generator states kept on the device: flash has a state, and a number that it never fills."""
         return [16, 8] if self.flash else [8, 8] if self.cudnn else []
 
     @property

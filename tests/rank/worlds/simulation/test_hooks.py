@@ -1,4 +1,4 @@
-"""What a hook of the backward pass raises on the simulated GPU ends the rank with its reason, not by a signal."""
+"""An exception in a backward hook on the simulated GPU ends the rank with its reason, not by a signal."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def fail(*_: Any) -> NoReturn:
 
 
 def exit_status(run: Callable[[], object]) -> int:
-    """Of a process that runs it; it may end there, or return."""
+    """Exit status of a process that calls `run`, which may end the process or return."""
     process = os.fork()
     if process == 0:
         run()

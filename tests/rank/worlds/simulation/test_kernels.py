@@ -148,7 +148,7 @@ def test_deepspeeds_adam_keeps_two_moments_and_makes_nothing_else(in_fork, name)
 
 
 def tell_adams_work(sizes: list[int]) -> list[Any]:
-    """What an update over tensors of so many elements tells of the device's work."""
+    """Device work reported for an update over tensors of the given sizes."""
     import torch
     from deepspeed.ops.adam import FusedAdam
 
@@ -194,7 +194,7 @@ def test_a_kernel_without_a_stand_in_is_refused_by_name(in_fork):
 
 
 def quantize() -> dict[str, Any]:
-    """What DeepSpeed's quantizer gives for 16,000 elements on two ranks: types, elements, scales."""
+    """Output of DeepSpeed's quantizer for 16,000 elements on two ranks: types, elements, scales."""
     import torch
     from deepspeed.ops import op_builder
     from deepspeed.runtime.zero.partition_parameters import CUDAQuantizer

@@ -194,7 +194,7 @@ REPEATED = (
 
 
 def count_work() -> dict[str, list[int]]:
-    """How many operations torch itself worked out in each of three performances."""
+    """Number of operations that torch itself computed in each of three runs."""
     from zerobench.rank.worlds.simulation.tensors import SimulatedTensors
 
     class Counting(SimulatedTensors):

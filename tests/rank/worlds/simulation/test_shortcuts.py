@@ -84,7 +84,7 @@ def looks(tensors: list[Any]) -> list[Any]:
 
 
 def reduce_scatter(world_size: int, rank: int, device: str, original: bool) -> dict[str, Seen]:
-    """What stage 3's reduction of gradients does to memory, for each list of sizes."""
+    """Memory events of stage 3's reduction of gradients, for each list of sizes."""
     import torch
     from deepspeed.runtime.zero import stage3
 
@@ -120,7 +120,7 @@ def test_the_reduction_of_gradients_allocates_what_deepspeeds_own_does(in_fork, 
 
 
 def gather(world_size: int, rank: int, device: str, original: bool) -> Seen:
-    """What gathering the parameters of a partitioned module does to memory, and partitioning them again."""
+    """Memory events of gathering the parameters of a partitioned module, and of partitioning them again."""
     import deepspeed
     import torch
 
@@ -201,7 +201,7 @@ def test_a_gathered_buffer_that_the_engine_frees_itself_lives_as_long_as_deepspe
 
 
 def values(world_size: int, rank: int, original: bool) -> list[Any]:
-    """What a rank alone, with real numbers in memory, gathers and is left with of its gradients."""
+    """Gathered parameters and reduced gradients of a rank alone, with real numbers in memory."""
     import deepspeed
     import torch
     from deepspeed.runtime.zero import stage3
@@ -239,7 +239,7 @@ def test_they_give_the_values_that_deepspeeds_own_functions_give(in_fork, world_
 
 
 def copied_rows() -> list[float]:
-    """Of three ranks' parts of four, the three elements from the second on, and two of the last rank's."""
+    """Parts of three ranks with four elements: three from the second on, and two of the last rank."""
     import torch
 
     from zerobench.rank.worlds.simulation.shortcuts import _copy_rows
@@ -274,7 +274,7 @@ def test_no_rank_is_asked_whether_it_has_the_same_parameters(in_fork):
 
 
 def train_by_ddp(passes: int) -> list[Any]:
-    """Of each forward pass by which bytes the device's storages grew and shrank, and what was all-reduced after it."""
+    """Memory events in bytes of each forward pass, and the all-reduces after it."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -359,7 +359,7 @@ def _variadic(ctx, *rest, named=1):
 
 
 def bind_arguments() -> Seen:
-    """How torch's own signatures and the shorter ones bind the same arguments."""
+    """Bind the same arguments with torch's own signatures and with the shortcut's."""
     import inspect
 
     from zerobench.rank.worlds.simulation import shortcuts

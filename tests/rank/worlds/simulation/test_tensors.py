@@ -34,7 +34,7 @@ def test_asking_at_a_place_that_nobody_listed_is_an_error_that_names_the_place(i
 
 
 def ask_as_engines_do() -> dict[str, Any]:
-    """What DeepSpeed's and transformers' own functions learn of tensors without values."""
+    """Answers that functions of DeepSpeed and transformers get for tensors without values."""
     import socket
 
     import torch
@@ -153,7 +153,9 @@ class Tied(torch.nn.Module):
 
 
 def give_memory(simulated: bool) -> list[Any]:
-    """Whether two weights are tied, whether a third is, whether memory is missing, and for how many it was asked."""
+    """Give memory to a model with a tied weight: equality with the tied and with a third weight, whether memory is
+    still missing, numbers of parameters and of allocations.
+    """
     from zerobench.rank.worlds.simulation import tensors
 
     if simulated:
