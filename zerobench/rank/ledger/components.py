@@ -83,11 +83,11 @@ def components_of(model: torch.nn.Module) -> dict[str, Component]:
     roles = _Roles(model)
     modules = dict(model.named_modules())
     places = _places(modules, roles)
-    found = {}
+    components = {}
     for name, parameter in model.named_parameters():
         path = name.rpartition(".")[0]
-        found[name] = _component(parameter, modules[path], places[path], roles)
-    return found
+        components[name] = _component(parameter, modules[path], places[path], roles)
+    return components
 
 
 def _component(parameter: torch.nn.Parameter, owner: torch.nn.Module, place: _Place, roles: _Roles) -> Component:

@@ -141,8 +141,8 @@ def flops_of(formula: Any, args: Any, kwargs: Any, out: Any) -> int:
         return int(formula(*args, **kwargs, out_val=out))
     shapes = tuple(map(get_shape, out)) if isinstance(out, tuple) else get_shape(out)
     named = {name: get_shape(value) for name, value in kwargs.items()}
-    given, attended = list(map(get_shape, args)), _ATTENTION.get(formula, 0)
-    return int(of_shapes(*_expand_heads(given[:attended]), *given[attended:], out_shape=shapes, **named))
+    arg_shapes, attended = list(map(get_shape, args)), _ATTENTION.get(formula, 0)
+    return int(of_shapes(*_expand_heads(arg_shapes[:attended]), *arg_shapes[attended:], out_shape=shapes, **named))
 
 
 def _expand_heads(shapes: list[torch.Size]) -> list[torch.Size]:

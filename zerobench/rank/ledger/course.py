@@ -50,14 +50,14 @@ def course(step: StepKind, phase: Phase, walk: Walk[Any, Category | None], point
         category = walk.category_of(thing) or Category.UNATTRIBUTED
         now[category] += nbytes
         sites[category, _site(walk, thing)] += nbytes
-    wanted, states = set(instants), [Counter(now)]
+    kept_instants, states = set(instants), [Counter(now)]
     for instant in range(len(walk.events) - 1, -1, -1):  # backwards: categories are known only at the end
         thing, delta = walk.events[instant]
         category = walk.category_of(thing) or Category.UNATTRIBUTED
         now[category] -= delta
         if delta < 0:
             sites[category, _site(walk, thing)] -= delta
-        if instant in wanted:
+        if instant in kept_instants:
             states.append(Counter(now))
     states.reverse()
     present = [category for category in Category if any(state[category] for state in states)]
@@ -99,5 +99,5 @@ def _largest(sites: Counter[tuple[Category, str]], present: Sequence[Category]) 
 def write_courses(folder: TrialFolder, record: RankRecord, courses: list[MemoryCourse]) -> None:
     """Write the courses next to the rank's record: a page reads only those of the trials that it draws."""
     if courses:
-        kept = MemoryCourses(trial_id=record.trial_id, rank=record.rank, phases=courses)
-        write_whole(folder.memory_courses(record.rank), kept.model_dump_json())
+        document = MemoryCourses(trial_id=record.trial_id, rank=record.rank, phases=courses)
+        write_whole(folder.memory_courses(record.rank), document.model_dump_json())

@@ -62,12 +62,12 @@ def _compile(compiler: str, path: Path) -> None:
     torch_folder = Path(torch.__file__).parent
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder, path.name)
+        output = Path(folder, path.name)
         command = [compiler, "-O2", "-std=c++20", "-fPIC", "-shared", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
-        command += ["-I", str(torch_folder / "include"), str(_SOURCE), "-o", str(made)]
+        command += ["-I", str(torch_folder / "include"), str(_SOURCE), "-o", str(output)]
         command += ["-L", str(torch_folder / "lib"), "-lc10"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        made.replace(path)
+        output.replace(path)
 
 
 class Change(NamedTuple):

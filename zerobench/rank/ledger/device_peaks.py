@@ -81,8 +81,8 @@ class DevicePeaks:
     def stats(self, device: torch.device | int) -> dict[str, int]:
         """Return torch.cuda.memory_stats() of the device, with these peaks."""
         stats: dict[str, int] = _original(torch.cuda.memory_stats)(device)
-        kept = self._kept.get(index_of(device), {})
-        return type(stats)({**stats, **{name: max(peak, stats.get(name, 0)) for name, peak in kept.items()}})
+        peaks = self._kept.get(index_of(device), {})
+        return type(stats)({**stats, **{name: max(peak, stats.get(name, 0)) for name, peak in peaks.items()}})
 
     def largest(self, name: str) -> int:
         """Largest peak of `name` over all devices, for example `allocated_bytes.all`."""

@@ -180,12 +180,12 @@ def walk_zenflow(zero: Any) -> Iterator[NamedTensor]:
     host = Place.HOST if zero.offload_selective_optimizer else None
     yield from walk_optimizer_states(zero.selective_optimizer)
     for parameter in zero.module.parameters() if zero.zf_stage3 else _flat(zero.bit16_groups):
-        kept = parameter.__dict__
-        yield from _name([kept.get("exp_avg_cpu_data")], Category.FIRST_MOMENT, Place.HOST)
-        yield from _name([kept.get("exp_avg_sq_cpu_data")], Category.SECOND_MOMENT, Place.HOST)
-        yield from _name([kept.get("selected_grad")], Category.GRADIENTS)
-        yield from _name([kept.get("temp_selected_param")], Category.STAGING, host)
-        indices = [kept.get("selected_indices"), kept.get("partition_selected_indices")]
+        attributes = parameter.__dict__
+        yield from _name([attributes.get("exp_avg_cpu_data")], Category.FIRST_MOMENT, Place.HOST)
+        yield from _name([attributes.get("exp_avg_sq_cpu_data")], Category.SECOND_MOMENT, Place.HOST)
+        yield from _name([attributes.get("selected_grad")], Category.GRADIENTS)
+        yield from _name([attributes.get("temp_selected_param")], Category.STAGING, host)
+        indices = [attributes.get("selected_indices"), attributes.get("partition_selected_indices")]
         yield from _name(indices, Category.OTHER_OPTIMIZER_STATES)
     for master in zero.fp32_partitioned_groups_flat if zero.zf_stage3 else zero.single_partition_of_fp32_groups:
         yield from _name(getattr(master, "overlap_grad", []), Category.GRADIENTS, Place.HOST)

@@ -29,11 +29,11 @@ def describe(
 ) -> tuple[Status, Failure]:
     """Status and failure for an exception that ended the rank; `between_calls`: outside the phases of `marks`."""
     status = Status.CRASH
-    asked = free = standing = None
+    requested = free = standing = None
     if isinstance(error, torch.OutOfMemoryError):
         status = Status.OUT_OF_DEVICE_MEMORY
         refusal = device.last_refusal if device is not None else {}
-        asked, free = refusal.get("bytes_asked"), refusal.get("bytes_free")
+        requested, free = refusal.get("bytes_asked"), refusal.get("bytes_free")
         standing = device.last_standing if device is not None else None
     # When page-locked memory runs out (cudaHostAlloc), CUDA uses the error code of a full device; torch's
     # OutOfMemoryError is for the device only.
@@ -42,14 +42,14 @@ def describe(
     ):
         status = Status.OUT_OF_HOST_MEMORY
     elif (refused := cpu_allocator_refusal(error)) is not None:
-        status, asked = Status.OUT_OF_HOST_MEMORY, refused
+        status, requested = Status.OUT_OF_HOST_MEMORY, refused
     # First of all: it frees the reserved memory that the rest needs.
     on_host = _host_standing(device) if status is Status.OUT_OF_HOST_MEMORY else None
-    known = secret_values(os.environ)
+    secrets = secret_values(os.environ)
     words = architectures_unread(error, os.environ) or str(error)
-    first_line = redact_text((words.strip().splitlines() or [""])[0], known)
+    first_line = redact_text((words.strip().splitlines() or [""])[0], secrets)
     first_line = first_line.partition(_ADVICE)[0][:_LONGEST]
-    evidence = "the allocator's exception" if asked is not None else None
+    evidence = "the allocator's exception" if requested is not None else None
     what = kind = type(error).__name__
     if is_compilers(error):
         evidence, what = "torch.compile failed with the compiler's exception", f"torch.compile failed ({kind})"
@@ -59,8 +59,8 @@ def describe(
         rank=rank,
         message=f"{what} {_instant(marks, between_calls=between_calls)}: {first_line}",
         exception=kind,
-        traceback=redact_text("".join(traceback.format_exception(error)), known)[-20_000:],
-        bytes_asked=asked,
+        traceback=redact_text("".join(traceback.format_exception(error)), secrets)[-20_000:],
+        bytes_asked=requested,
         bytes_free=free,
         standing=standing,
         host_standing=on_host,

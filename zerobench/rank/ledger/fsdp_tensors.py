@@ -41,9 +41,9 @@ def walk_flat(module: torch.nn.Module) -> Iterator[NamedTensor]:
             in_16_bits = low not in (None, torch.float32) and shard.dtype is torch.float32
             yield NamedTensor(shard, Category.MASTER_WEIGHTS if in_16_bits else Category.PARAMETERS)
         for name, category in _KINDS.items():
-            held = getattr(flat, name, None)
-            if isinstance(held, torch.Tensor):
-                yield NamedTensor(held, category)
+            tensor = getattr(flat, name, None)
+            if isinstance(tensor, torch.Tensor):
+                yield NamedTensor(tensor, category)
 
 
 def walk_fsdp(

@@ -182,9 +182,9 @@ class Ledger:
 
     def host_standing(self, phase: Phase, at: str) -> HostStanding:
         """Use of host memory now; for CPU ranks, whose device is the host, all memory."""
-        held = self._held_now(phase, self._is_on_host, "cpu")
-        rest = host.resident_bytes() - held.by_category.total() if self._in_own_process else None
-        standing = host_standing(held, at, rest)
+        holdings = self._held_now(phase, self._is_on_host, "cpu")
+        rest = host.resident_bytes() - holdings.by_category.total() if self._in_own_process else None
+        standing = host_standing(holdings, at, rest)
         addresses = host.address_space() if self._in_own_process else None
         if addresses is None:
             return standing
@@ -197,22 +197,22 @@ class Ledger:
         born = {storage for storage, delta in self.counter.events if delta > 0}  # since the phase began
         live = self.counter.live.values()
         verdicts = {storage: self._verdict(storage, phase, is_within=storage in born) for storage in live}
-        there = _split_rounding((s, s.nbytes) for s, (place, _) in verdicts.items() if is_there(s, place))
-        return self._holdings(there, lambda storage: verdicts[storage][1], device_type)
+        parts = _split_rounding((s, s.nbytes) for s, (place, _) in verdicts.items() if is_there(s, place))
+        return self._holdings(parts, lambda storage: verdicts[storage][1], device_type)
 
     def _holdings(
         self, parts: Iterable[tuple[_Part, int]], category_of: Callable[[Storage], Category | None], device_type: str
     ) -> Holdings:
-        held = Holdings()
+        holdings = Holdings()
         for part, nbytes in parts:
             storage = part[0]
             category = _category(part, category_of) or Category.UNATTRIBUTED
             site = None if storage.is_adopted else storage.birth  # the birth of an adopted storage was not seen
-            held.add(nbytes, category, site, self.names.holder_words(storage, category))
+            holdings.add(nbytes, category, site, self.names.holder_words(storage, category))
         model = None if self._model is None else self._model()
         if model is not None:
-            held.add_states(model, device_type)
-        return held
+            holdings.add_states(model, device_type)
+        return holdings
 
     def _is_on_host(self, storage: Storage, place: Place) -> bool:
         return storage.device == "cpu" and (place is Place.HOST or self._device.type == "cpu")
@@ -295,9 +295,9 @@ class Ledger:
         events = self.counter.events
         booked = None
         if self._book is not None:
-            seen = dict.fromkeys([*live, *(storage for storage, _ in events)])
+            storages = dict.fromkeys([*live, *(storage for storage, _ in events)])
             unseen_place = Place.DEVICE if self._device.type == "cpu" else Place.HOST
-            booked = BookedPhase(self._book.pages(), seen, verdict, unseen_place)
+            booked = BookedPhase(self._book.pages(), storages, verdict, unseen_place)
             self._note_site(_UNSEEN, booked.largest_unseen_bytes())
         for place in (Place.DEVICE, Place.HOST):
             if place is Place.DEVICE and self._device.type == "cuda":
@@ -337,8 +337,8 @@ class Ledger:
 
         before = _split_rounding((storage, storage.nbytes) for storage in live if is_there(storage))
         events = _split_rounding((storage, delta) for storage, delta in self.counter.events if is_there(storage))
-        held = self._holdings(things_at_peak(before, list(events)).items(), lambda s: verdict(s)[1], "cpu")
-        host_peak = host_standing(held, at, rest_of_process)
+        holdings = self._holdings(things_at_peak(before, list(events)).items(), lambda s: verdict(s)[1], "cpu")
+        host_peak = host_standing(holdings, at, rest_of_process)
         if self.host_peak is None or host_peak.total_bytes > self.host_peak.total_bytes:
             self.host_peak = host_peak
         self.tell_host(host_peak)

@@ -95,8 +95,8 @@ class LedgerRows:
         rows = [row for row in self._rows.values() if row.step is step and row.place is place]
         totals = {row.phase: row.at_peak_bytes or 0 for row in rows if row.category is Category.TOTAL}
         worst = max(totals, key=totals.__getitem__, default=None)
-        there = (row for row in rows if row.phase is worst and row.category is not Category.TOTAL)
-        return {row.category.value: row.at_peak_bytes for row in there if row.at_peak_bytes}
+        peak_rows = (row for row in rows if row.phase is worst and row.category is not Category.TOTAL)
+        return {row.category.value: row.at_peak_bytes for row in peak_rows if row.at_peak_bytes}
 
     def all(self) -> list[MemoryRow]:
         """All rows so far, including a `total` row for each phase and place."""

@@ -161,12 +161,12 @@ class Names:
 
     def holders(self, storage: Storage, category: Category) -> list[Holder]:
         """Holders that have to release a storage of `category` before it can be freed; empty without evidence."""
-        known = self._walked.get(storage) or self._held_by.get(storage)
-        if known is not None and category in _KEPT:
-            return [known]
-        holders = set(holders_by_birth(storage.birth, category)) if known is None else {known}
+        holder = self._walked.get(storage) or self._held_by.get(storage)
+        if holder is not None and category in _KEPT:
+            return [holder]
+        holders = set(holders_by_birth(storage.birth, category)) if holder is None else {holder}
         if storage in self._savers and not storage.birth.name.startswith(_FSDP):  # FSDP frees its memory regardless
-            holders = {Holder.AUTOGRAD} if known is None else {known, Holder.AUTOGRAD}
+            holders = {Holder.AUTOGRAD} if holder is None else {holder, Holder.AUTOGRAD}
         if storage in self._returned or storage in self._returned_before:
             holders.add(Holder.LOOP)
         return sorted(holders)
@@ -194,8 +194,8 @@ class Names:
         if proves is Origin.LOSS or (proves is Origin.AUTOGRAD and site.node in self._loss_nodes):
             return Category.LOGITS_AND_LOSS
         if proves is Origin.FORWARD:
-            kept = storage.alive or storage in self._saved
-            return Category.ACTIVATIONS if kept else Category.TEMPORARIES
+            is_kept = storage.alive or storage in self._saved
+            return Category.ACTIVATIONS if is_kept else Category.TEMPORARIES
         if proves in (Origin.AUTOGRAD, Origin.BUILD):
             return Category.TEMPORARIES
         return proves if isinstance(proves, Category) else None
@@ -220,11 +220,11 @@ def _nodes_after(first: int, node: Any) -> Iterable[int]:
 
     Leaves are skipped: they all have the same number, the largest of all.
     """
-    stack, seen = [node], set()
+    stack, visited = [node], set()
     while stack:
         node = stack.pop()
-        if node is None or node in seen or node._sequence_nr() <= first or not node.next_functions:
+        if node is None or node in visited or node._sequence_nr() <= first or not node.next_functions:
             continue
-        seen.add(node)
+        visited.add(node)
         yield node._sequence_nr()
         stack.extend(parent for parent, _ in node.next_functions)

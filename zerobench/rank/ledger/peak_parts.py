@@ -62,10 +62,10 @@ def largest_parts(
     least = _LEAST_SHARE * sum(nbytes for nbytes, _ in ranked)
     parts: dict[Category, list[PeakPart]] = defaultdict(list)
     for nbytes, kind in ranked:
-        known = parts[kind.category]
-        if not known or (nbytes >= least and len(known) < MOST_PARTS):
+        category_parts = parts[kind.category]
+        if not category_parts or (nbytes >= least and len(category_parts) < MOST_PARTS):
             [(site, _)] = sites[kind].most_common(1)
             name, path = kind.module
             figures = {"total_bytes": nbytes, "count": counts[kind], "holders": list(kind.holders)}
-            known.append(PeakPart.model_validate(figures | {"site": site, "module": name, "path": path}))
+            category_parts.append(PeakPart.model_validate(figures | {"site": site, "module": name, "path": path}))
     return dict(parts)

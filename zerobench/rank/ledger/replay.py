@@ -40,18 +40,18 @@ class Composition(Generic[Key]):
 
 def things_at_peak(live: Iterable[tuple[Thing, int]], events: Sequence[tuple[Thing, int]]) -> Counter[Thing]:
     """Bytes of each thing at the peak of their sum within a phase."""
-    held: Counter[Thing] = Counter()
+    sizes: Counter[Thing] = Counter()
     for thing, nbytes in live:
-        held[thing] += nbytes
-    total = peak = held.total()
+        sizes[thing] += nbytes
+    total = peak = sizes.total()
     since = len(events)
     for index in reversed(range(len(events))):
         total -= events[index][1]
         if total > peak:
             peak, since = total, index
     for thing, delta in events[since:]:
-        held[thing] -= delta
-    return +held
+        sizes[thing] -= delta
+    return +sizes
 
 
 def replay(

@@ -56,10 +56,10 @@ def scale_to_trial(record: RankRecord, trial: TrialSpec) -> RankRecord:
     short = limit_micro_batches(trial)
     if short is trial:
         return record
-    played, asked = short.gradient_accumulation_steps, trial.gradient_accumulation_steps
+    played, planned = short.gradient_accumulation_steps, trial.gradient_accumulation_steps
     notes = [
         *record.notes,
-        f"{played} of {asked} micro-batches of a step played; the others add their inputs and losses",
+        f"{played} of {planned} micro-batches of a step played; the others add their inputs and losses",
     ]
     try:
         few, all_of_them = (formula_record(spec, plays_allocator=False) for spec in (short, trial))
@@ -67,7 +67,7 @@ def scale_to_trial(record: RankRecord, trial: TrialSpec) -> RankRecord:
         notes.append(f"collectives, FLOPs and bytes on drives are those of {played} micro-batches: {error}")
         return record.model_copy(update={"trial_id": trial.trial_id, "notes": notes})
     grown = {name: _grown(name, *(getattr(part, name) for part in (record, few, all_of_them))) for name in _GROWING}
-    flops = None if record.flops_per_step is None else record.flops_per_step * asked / played
+    flops = None if record.flops_per_step is None else record.flops_per_step * planned / played
     return record.model_copy(update={"trial_id": trial.trial_id, "notes": notes, "flops_per_step": flops, **grown})
 
 
@@ -114,12 +114,12 @@ def add_need(trial: TrialSpec, refused: RankRecord, played: RankRecord) -> RankR
     failure, outside = refused.failure, played.context
     if played.status is not Status.COMPLETED or failure is None:
         return refused
-    held = max((row.held_bytes for row in played.device_memory), default=0)
-    needed = held + ((outside.context_bytes or 0) + (outside.collectives_bytes or 0) if outside else 0)
-    there = _gpu(trial).memory_bytes
+    peak = max((row.held_bytes for row in played.device_memory), default=0)
+    needed = peak + ((outside.context_bytes or 0) + (outside.collectives_bytes or 0) if outside else 0)
+    capacity = _gpu(trial).memory_bytes
     if failure.bytes_asked is not None and failure.bytes_free is not None:
-        needed = max(needed, there - failure.bytes_free + failure.bytes_asked)
-    message = f"it needs {format_bytes(needed)} of {format_bytes(there)}: {failure.message}"
+        needed = max(needed, capacity - failure.bytes_free + failure.bytes_asked)
+    message = f"it needs {format_bytes(needed)} of {format_bytes(capacity)}: {failure.message}"
     failure_with_need = failure.model_copy(update={"message": message, "bytes_needed": needed})
     return played.model_copy(update={"status": refused.status, "failure": failure_with_need})
 

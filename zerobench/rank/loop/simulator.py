@@ -88,14 +88,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="zerobench.rank.loop.simulator", description=__doc__)
     parser.add_argument("--world", type=Evidence, choices=list(_OF_ITS_WORLD), default=Evidence.SIMULATED)
     parser.add_argument("--jobs", type=int, default=1, help="trials at the same time")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     speaker = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not mix with our messages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the end of standard input ends us
-    import_everything(asked.world)
-    if asked.world is Evidence.SIMULATED:
+    import_everything(arguments.world)
+    if arguments.world is Evidence.SIMULATED:
         read_everything()
-    Simulator(asked.jobs, speaker).serve()
+    Simulator(arguments.jobs, speaker).serve()
 
 
 def import_everything(world: Evidence) -> None:

@@ -34,9 +34,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="zerobench.rank.loop.start_files", description=__doc__)
     parser.add_argument("--trial-folder", type=Path, required=True, help="folder that holds trial.json")
     parser.add_argument("--into", type=Path, required=True, help="an empty folder")
-    asked = parser.parse_args()
-    text = TrialFolder(asked.trial_folder).spec.read_text(encoding="utf-8")
-    write_start(TrialSpec.model_validate_json(text), asked.into)
+    arguments = parser.parse_args()
+    text = TrialFolder(arguments.trial_folder).spec.read_text(encoding="utf-8")
+    write_start(TrialSpec.model_validate_json(text), arguments.into)
     return 0
 
 

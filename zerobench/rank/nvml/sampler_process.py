@@ -83,13 +83,13 @@ class Session:
     def sweep(self, power: Sequence[bool]) -> list[Sample]:
         """Read every device once; `power`: for each device, whether to read its power too."""
         taken: list[Sample] = []
-        for track, asked in zip(self.tracks, power, strict=True):
-            call = None if asked else track.reader.memory_call
+        for track, with_power in zip(self.tracks, power, strict=True):
+            call = None if with_power else track.reader.memory_call
             t_s = monotonic()
             # Fast path: nothing between clock and driver, and no object but the sample.
             if call is not None and call.ask() == SUCCESS and (used := call.answer.used) != NOT_AVAILABLE:
                 taken.append((track, (t_s + UNIX_MINUS_MONOTONIC_S, used, call.answer.reserved, None, None)))
-            elif (reading := track.sample(power=asked)) is not None:
+            elif (reading := track.sample(power=with_power)) is not None:
                 taken.append((track, reading))
         return taken
 

@@ -28,5 +28,5 @@ def make_strategy(job: Job) -> Strategy:
         raise ValueError(f"strategy: {name!r} has no worker")
     is_deepspeeds = name == "pipeline" and schedule is PipelineSchedule.DEEPSPEED
     file, _, maker = ("deepspeed_pipeline.DeepSpeedPipeline" if is_deepspeeds else _MADE_BY[name]).partition(".")
-    made: Strategy = getattr(import_module(f"{__name__}.{file}"), maker)(job)
-    return made
+    strategy: Strategy = getattr(import_module(f"{__name__}.{file}"), maker)(job)
+    return strategy

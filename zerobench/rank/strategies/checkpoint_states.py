@@ -36,8 +36,8 @@ def named_states(
     for name, tensor in zip(names, updated, strict=True):
         if f"model/{name}" not in states or states[f"model/{name}"].dtype != tensor.dtype:
             states[f"master/{name}"] = tensor.detach()
-        kept = {} if optimizer is None else optimizer.state.get(tensor, {})
-        states |= {f"{key}/{name}": value for key, value in kept.items() if isinstance(value, torch.Tensor)}
+        optimizer_states = {} if optimizer is None else optimizer.state.get(tensor, {})
+        states |= {f"{key}/{name}": value for key, value in optimizer_states.items() if isinstance(value, torch.Tensor)}
     return states
 
 
@@ -80,9 +80,9 @@ def load_whole(states: Mapping[str, torch.Tensor], folder: Path) -> None:
 
     Raises KeyError if the file lacks one of them.
     """
-    kept = torch.load(folder / _FILE, map_location="cpu", weights_only=True, mmap=True)
+    values = torch.load(folder / _FILE, map_location="cpu", weights_only=True, mmap=True)
     for name, tensor in states.items():
-        tensor.copy_(kept[name])
+        tensor.copy_(values[name])
 
 
 def save_parts(states: States, folder: Path) -> None:

@@ -121,8 +121,8 @@ class _PowerSgd(Hook):
     def tensors(self) -> Iterable[torch.Tensor]:
         """Errors to feed back, and the factors from which the next step starts."""
         state = self._state
-        for kept in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
-            yield from kept.values()
+        for tensors_by_bucket in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+            yield from tensors_by_bucket.values()
 
     def settings(self) -> dict[str, Any]:
         """Rank of the factors, and the first compressed step."""

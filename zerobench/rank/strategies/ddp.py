@@ -47,8 +47,8 @@ class Ddp(TorchLoop):
     def walk(self) -> Iterable[NamedTensor]:
         """Tensors of the loop, with gradients in their buckets, and of the hook."""
         yield from super().walk()
-        for kept in self._hook.tensors():
-            yield NamedTensor(kept, Category.REDUCE_BUFFERS)
+        for tensor in self._hook.tensors():
+            yield NamedTensor(tensor, Category.REDUCE_BUFFERS)
 
     def effective_config(self) -> dict[str, Any]:
         """Settings of the optimizer, and of DDP's buckets."""

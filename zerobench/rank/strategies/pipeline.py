@@ -151,8 +151,10 @@ class Pipeline(TorchLoop):
 
     def _wrap(self) -> Callable[..., Any]:
         trial = self.job.trial
-        given, made = _shapes(self._stage, trial.micro_batch_size, trial.sequence_length, DTYPES[trial.precision])
-        self._passes = PhasedStage(self._stage, self.job, given, made)
+        stage_input, stage_output = _shapes(
+            self._stage, trial.micro_batch_size, trial.sequence_length, DTYPES[trial.precision]
+        )
+        self._passes = PhasedStage(self._stage, self.job, stage_input, stage_output)
         self._schedule = _SCHEDULES[trial.pipeline_schedule](
             self._passes, n_microbatches=micro_batches_of_share(trial), loss_fn=self._loss, scale_grads=False
         )

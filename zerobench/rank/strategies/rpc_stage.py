@@ -223,8 +223,8 @@ class HeldStage:
         self.busy_s += time.perf_counter() - self._backward_since_s
         if not self.stage.is_first:
             self._heard("send", dist.get_world_size(), gradient.nbytes)
-        for kept in self.gradients():
-            self.phases.came_in(kept, Category.GRADIENTS)
+        for parameter_gradient in self.gradients():
+            self.phases.came_in(parameter_gradient, Category.GRADIENTS)
 
     def _takes(self, tensor: torch.Tensor, category: Category) -> None:
         self._heard("recv", dist.get_world_size(), tensor.nbytes)

@@ -103,10 +103,10 @@ class TorchLoop(Strategy):
         with phases.phase(Phase.FORWARD):
             loss = causal_loss(self._forward, tokens)
             phases.mark_loss(loss)
-        kept = loss.detach()
+        detached = loss.detach()
         with phases.phase(Phase.BACKWARD):
             (loss * share).backward()
-        return kept
+        return detached
 
     def walk(self) -> Iterable[NamedTensor]:
         """Tensors of the module, its masters and the optimizer."""

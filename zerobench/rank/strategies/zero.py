@@ -200,10 +200,10 @@ class Zero(Strategy):
         with phases.phase(Phase.FORWARD):
             loss = causal_loss(self._engine, tokens)
             phases.mark_loss(loss)
-        kept = loss.detach()
+        detached = loss.detach()
         with phases.phase(Phase.BACKWARD):
             self._engine.backward(loss * loss_scale_of(self._engine.optimizer) if self._is_unscaled else loss)
-        return kept
+        return detached
 
 
 def set_micro_batches(engine: Any, count: int) -> None:

@@ -35,12 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="zerobench.rank.tensorflow", description=__doc__)
     parser.add_argument("--trial-folder", type=Path, required=True, help="folder that holds trial.json")
     parser.add_argument("--start", type=Path, required=True, help="folder that zerobench.rank.loop.start_files wrote")
-    asked = parser.parse_args()
-    folder = TrialFolder(asked.trial_folder)
+    arguments = parser.parse_args()
+    folder = TrialFolder(arguments.trial_folder)
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
     stacks = folder.stacks(int(os.environ["RANK"])).open("w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    leave(_run(trial, folder, asked.start))
+    leave(_run(trial, folder, arguments.start))
 
 
 def _run(trial: TrialSpec, folder: TrialFolder, start: Path) -> int:
@@ -66,14 +66,14 @@ def _run(trial: TrialSpec, folder: TrialFolder, start: Path) -> int:
 
 def _describe(error: BaseException, rank: int) -> tuple[Status, Failure]:
     """Status and failure for an exception that ended the process."""
-    known = secret_values(os.environ)
-    first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)[:300]
+    secrets = secret_values(os.environ)
+    first_line = redact_text((str(error).strip().splitlines() or [""])[0], secrets)[:300]
     status = Status.OUT_OF_HOST_MEMORY if isinstance(error, MemoryError) else Status.CRASH
     return status, Failure(
         rank=rank,
         message=f"{type(error).__name__}: {first_line}",
         exception=type(error).__name__,
-        traceback=redact_text("".join(traceback.format_exception(error)), known)[-20_000:],
+        traceback=redact_text("".join(traceback.format_exception(error)), secrets)[-20_000:],
     )
 
 

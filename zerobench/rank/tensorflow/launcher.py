@@ -104,11 +104,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="zerobench.rank.tensorflow.launcher", description=__doc__)
     parser.add_argument("--trial-folder", type=Path, required=True, help="folder that holds trial.json")
     parser.add_argument("--start-python", required=True, help="interpreter of the environment that has torch")
-    asked = parser.parse_args()
-    folder = TrialFolder(asked.trial_folder)
+    options = parser.parse_args()
+    folder = TrialFolder(options.trial_folder)
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="zerobench-") as start:
-        command = [asked.start_python, "-m", "zerobench.rank.loop.start_files", "--trial-folder", str(folder.path)]
+        command = [options.start_python, "-m", "zerobench.rank.loop.start_files", "--trial-folder", str(folder.path)]
         drawn = subprocess.run([*command, "--into", start], stdin=subprocess.DEVNULL, check=False)
         if drawn.returncode:
             return drawn.returncode if drawn.returncode > 0 else 256 + drawn.returncode

@@ -66,8 +66,8 @@ class Gpt2(CausalModel):
 
     def _block(self, hidden: Any, prefix: str) -> Any:
         heads, normed = self.settings["n_head"], self._norm(hidden, f"{prefix}ln_1")
-        made = tf.split(self._dense(normed, f"{prefix}attn.c_attn"), 3, axis=-1)
-        queries, keys, values = (_split_heads(part, heads) for part in made)
+        parts = tf.split(self._dense(normed, f"{prefix}attn.c_attn"), 3, axis=-1)
+        queries, keys, values = (_split_heads(part, heads) for part in parts)
         hidden += self._dense(_merge_heads(attention(queries, keys, values)), f"{prefix}attn.c_proj")
         normed = self._norm(hidden, f"{prefix}ln_2")
         inner = tf.nn.gelu(self._dense(normed, f"{prefix}mlp.c_fc"), approximate=True)
@@ -129,8 +129,8 @@ class Llama(CausalModel):
 def attention(queries: Any, keys: Any, values: Any) -> Any:
     """Causal scaled dot-product attention; all are fp32 [samples, heads, positions, head_dim]."""
     scores = tf.matmul(queries, keys, transpose_b=True) * (float(queries.shape[-1]) ** -0.5)
-    seen = tf.linalg.band_part(tf.ones_like(scores[0, 0]), -1, 0)
-    return tf.matmul(tf.nn.softmax(tf.where(seen > 0, scores, _MASKED)), values)
+    mask = tf.linalg.band_part(tf.ones_like(scores[0, 0]), -1, 0)
+    return tf.matmul(tf.nn.softmax(tf.where(mask > 0, scores, _MASKED)), values)
 
 
 def make_model(start: Start) -> CausalModel:

@@ -120,8 +120,8 @@ class TensorflowRun:
             counts[component] = counts.get(component, 0) + size
         total = sum(counts.values())
         record.parameters = ParameterTensor(total=total, trainable=total, by_component=counts)
-        known = ParameterCounts.from_components(counts)
-        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, known)
+        parameter_counts = ParameterCounts.from_components(counts)
+        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, parameter_counts)
         if per_token is not None and engine.samples_per_step:
             record.flops_per_step = per_token * engine.samples_per_step * trial.sequence_length
         record.effective_config = {**engine.effective_config(), "environment": running_in("tensorflow")}

@@ -60,15 +60,15 @@ def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
         return
     lora = lora_of(trial.adapter)
     wide = trial.widens_adapters
-    there = list(matrices(model))
-    chosen = [matrix for matrix in there if not lora.targets or matrix[1] in lora.targets]
-    missing = set(lora.targets) - {name for _, name, _ in chosen}
-    if missing or not chosen:
+    candidates = list(matrices(model))
+    targets = [matrix for matrix in candidates if not lora.targets or matrix[1] in lora.targets]
+    missing = set(lora.targets) - {name for _, name, _ in targets}
+    if missing or not targets:
         raise ValueError(
             f"adapter {trial.adapter}: the model has no matrix called {' or '.join(sorted(missing)) or ALL_LINEAR}; "
-            f"choices: {', '.join(sorted({name for _, name, _ in there}))}"
+            f"choices: {', '.join(sorted({name for _, name, _ in candidates}))}"
         )
-    for parent, name, base in chosen:
+    for parent, name, base in targets:
         setattr(parent, name, LoraLayer(base, lora.rank, torch.float32 if wide else dtype, is_wide=wide))
 
 

@@ -52,10 +52,10 @@ def watched(device: Device, into: list[CommunicationTime]) -> Iterator[None]:
         yield
         device.synchronize()
         step_s = time.perf_counter() - start
-    seen: Any = profiler.profiler
+    profile: Any = profiler.profiler
     events = (
         Event(event.name(), event.start_ns(), event.start_ns() + event.duration_ns(), on_device)
-        for event in seen.kineto_results.events()
+        for event in profile.kineto_results.events()
         for on_device in [event.device_type() == DeviceType.CUDA]
         if not (on_device and event.is_user_annotation())
     )
@@ -64,11 +64,11 @@ def watched(device: Device, into: list[CommunicationTime]) -> Iterator[None]:
 
 def summary(events: Iterable[Event], step_s: float) -> CommunicationTime:
     """Summarise the communication of a step of `step_s` seconds from its `events`; on a GPU only kernels count."""
-    known = list(events)
-    if any(event.on_device for event in known):
-        known = [event for event in known if event.on_device]
-    talks = [event for event in known if event.name.startswith(_LIBRARIES)]
-    works = [event for event in known if event.on_device or event.name.startswith("aten::")]
+    relevant = list(events)
+    if any(event.on_device for event in relevant):
+        relevant = [event for event in relevant if event.on_device]
+    talks = [event for event in relevant if event.name.startswith(_LIBRARIES)]
+    works = [event for event in relevant if event.on_device or event.name.startswith("aten::")]
     under_way = merged((event.start_ns, event.end_ns) for event in talks)
     computing = merged((event.start_ns, event.end_ns) for event in works if not event.name.startswith(_LIBRARIES))
     return CommunicationTime(

@@ -94,11 +94,11 @@ def announce_stage_3(ds_config: Mapping[str, Any]) -> Iterator[None]:
     """Announce a stage 3 configuration to transformers while open, so that it partitions the weights it loads."""
     from transformers.integrations import HfDeepSpeedConfig, unset_hf_deepspeed_config
 
-    known = HfDeepSpeedConfig(dict(ds_config))  # transformers keeps a weak reference
+    config = HfDeepSpeedConfig(dict(ds_config))  # transformers keeps a weak reference
     try:
         yield
     finally:
-        del known
+        del config
         unset_hf_deepspeed_config()
 
 
@@ -150,8 +150,8 @@ def mapped_files_left_out(counter: StorageCounter) -> AbstractContextManager[Non
     """
     from safetensors import safe_open
 
-    held: list[torch.Tensor] = []
-    return opened_by(lambda *args, **kwargs: _UncountedFile(safe_open(*args, **kwargs), counter, held))
+    tensors: list[torch.Tensor] = []
+    return opened_by(lambda *args, **kwargs: _UncountedFile(safe_open(*args, **kwargs), counter, tensors))
 
 
 class _UncountedFile:
@@ -176,10 +176,10 @@ class _UncountedFile:
     def get_tensor(self, name: str) -> torch.Tensor:
         """Return a tensor over the mapped file."""
         with self._counter.leaving_out():
-            made: torch.Tensor = self._file.get_tensor(name)
-        self._counter.leave_out(made)
-        self._held.append(made)
-        return made
+            tensor: torch.Tensor = self._file.get_tensor(name)
+        self._counter.leave_out(tensor)
+        self._held.append(tensor)
+        return tensor
 
 
 @dataclass(frozen=True)

@@ -79,15 +79,15 @@ def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype
 
     They get `dtype`, or keep their types.
     """
-    given: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    replacements: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None:
-                if parameter not in given:
-                    wanted = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
-                    memory = torch.empty_like(parameter, device=device, dtype=wanted)
-                    given[parameter] = torch.nn.Parameter(memory, requires_grad=parameter.requires_grad)
-                module.register_parameter(name, given[parameter])
+                if parameter not in replacements:
+                    parameter_dtype = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
+                    memory = torch.empty_like(parameter, device=device, dtype=parameter_dtype)
+                    replacements[parameter] = torch.nn.Parameter(memory, requires_grad=parameter.requires_grad)
+                module.register_parameter(name, replacements[parameter])
 
 
 @contextmanager

@@ -79,8 +79,8 @@ class QuantisedLinear(torch.nn.Module):
         """Scales of the codes in fp32."""
         if self.kind == "int8":
             return self.scale
-        made: torch.Tensor = torch.ops.zerobench.dequantise_scales(self.scale, self.scale_of_scales, self.mean)
-        return made
+        values: torch.Tensor = torch.ops.zerobench.dequantise_scales(self.scale, self.scale_of_scales, self.mean)
+        return values
 
     def dequantised(self, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """Dequantise to the matrix, [out_features, in_features], in the trial's type."""
@@ -140,11 +140,11 @@ class _Product(torch.autograd.Function):
 @torch.library.custom_op("zerobench::dequantise_scales", mutates_args=())
 def _dequantise_scales(scale: torch.Tensor, scale_of_scales: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     """Dequantise the scales of blocks in one operation, like bitsandbytes' kernel."""
-    made = scale.to(torch.float32).div_(127.5).sub_(1)
-    whole = len(made) // SCALES * SCALES
-    made[:whole].view(-1, SCALES).mul_(scale_of_scales[: whole // SCALES, None])
-    made[whole:].mul_(scale_of_scales[-1:])
-    return made.add_(mean)
+    scales = scale.to(torch.float32).div_(127.5).sub_(1)
+    whole = len(scales) // SCALES * SCALES
+    scales[:whole].view(-1, SCALES).mul_(scale_of_scales[: whole // SCALES, None])
+    scales[whole:].mul_(scale_of_scales[-1:])
+    return scales.add_(mean)
 
 
 @_dequantise_scales.register_fake

@@ -17,5 +17,5 @@ def make_world(trial: TrialSpec) -> World:
     """Make the trial's world. Worlds are imported on demand, since the simulated one changes torch."""
     plays_all = trial.evidence is Evidence.EMULATED and trial.prediction.all_ranks
     file, _, maker = ("emulated.PeersWorld" if plays_all else _MADE_BY[trial.evidence]).partition(".")
-    made: World = getattr(import_module(f"{__name__}.{file}"), maker)(trial)
-    return made
+    world: World = getattr(import_module(f"{__name__}.{file}"), maker)(trial)
+    return world

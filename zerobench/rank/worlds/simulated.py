@@ -53,8 +53,8 @@ class SimulatedWorld(DevicelessWorld):
         if gpu is None:
             simulation.use_cpu()
             return Device(torch.device("cpu"), "cpu", None, instant_group.BACKEND)
-        known = find_gpu(gpu)
-        capability = None if known is None else known.compute_capability
+        catalogue_gpu = find_gpu(gpu)
+        capability = None if catalogue_gpu is None else catalogue_gpu.compute_capability
         if self.end is not None:
             hooks.install(self.end)
         simulation.use_gpu(self, partial(self._count_attention, order), capability)
@@ -70,10 +70,10 @@ class SimulatedWorld(DevicelessWorld):
     def capacity_bytes(self) -> int:
         """Memory of the simulated GPU."""
         gpu = self.trial.prediction.gpu
-        known = None if gpu is None else find_gpu(gpu)
-        if known is None or known.capacity_bytes is None:
+        catalogue_gpu = None if gpu is None else find_gpu(gpu)
+        if catalogue_gpu is None or catalogue_gpu.capacity_bytes is None:
             raise RuntimeError(f"prediction.gpu: the catalogue has no memory size for {gpu!r}")
-        return known.capacity_bytes
+        return catalogue_gpu.capacity_bytes
 
     @property
     def devices_per_node(self) -> int:
@@ -110,8 +110,10 @@ class SimulatedWorld(DevicelessWorld):
         gpu = self.trial.prediction.gpu
         if context is None or gpu is None:
             return None
-        made = [overhead_of(gpu, size) for size in instant_group.InstantGroup.connected]
-        nbytes = sum(each.another_bytes for each in made[1:]) + sum(each.collectives_bytes for each in made[:1])
+        overheads = [overhead_of(gpu, size) for size in instant_group.InstantGroup.connected]
+        nbytes = sum(each.another_bytes for each in overheads[1:]) + sum(
+            each.collectives_bytes for each in overheads[:1]
+        )
         return context.model_copy(update={"collectives_bytes": nbytes})
 
     def notes(self) -> list[str]:

@@ -63,6 +63,6 @@ class _File:
         header = self._tensors[name]
         with _disable_current_modes():
             meta = torch.empty(header["shape"], dtype=_TYPES[header["dtype"]], device="meta")
-            made = FakeTensor(self._mode, meta, torch.device("cpu"))
-        self._leave_out(made)
-        return made
+            tensor = FakeTensor(self._mode, meta, torch.device("cpu"))
+        self._leave_out(tensor)
+        return tensor

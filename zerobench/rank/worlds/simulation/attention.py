@@ -109,8 +109,8 @@ class _FusedAttention(torch.autograd.Function):
             output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
             logsumexp = query.new_empty((batch, heads, rows), dtype=torch.float32)
             random_state = [query.new_empty(shape, dtype=torch.int64) for shape in _RANDOM_STATE[kernel]]
-        kept = [t for t in (mask,) if t is not None]
-        ctx.save_for_backward(query, key, value, output, logsumexp, *random_state, *kept)
+        masks = [t for t in (mask,) if t is not None]
+        ctx.save_for_backward(query, key, value, output, logsumexp, *random_state, *masks)
         ctx.kernel = kernel
         if not is_kept():
             _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)), False)

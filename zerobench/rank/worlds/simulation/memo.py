@@ -90,9 +90,11 @@ class _Output:
             base = tensors[self.base]
             elem = torch.empty((0,), dtype=self.dtype, device=_META)
             elem.set_(base.untyped_storage(), base.storage_offset() + self.offset, self.shape, self.stride)
-        made = Tensor._make_subclass(FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=self.device)
-        made.__dict__.update(self.state)
-        return made
+        tensor = Tensor._make_subclass(
+            FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=self.device
+        )
+        tensor.__dict__.update(self.state)
+        return tensor
 
 
 class Operation:

@@ -184,8 +184,8 @@ class SimulatedTensors(FakeTensorMode):
     def _view(self, func: Any, args: tuple[Any, ...]) -> FakeTensor:
         """Make a view of the underlying meta tensor, in a tenth of the time: a flat buffer has a view a parameter."""
         with in_kernel_invocation_manager(self):
-            seen = func(*args)
-        return FakeTensor(self, seen, args[0].fake_device)
+            view = func(*args)
+        return FakeTensor(self, view, args[0].fake_device)
 
     def _result(
         self, operation: Operation, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -195,12 +195,12 @@ class SimulatedTensors(FakeTensorMode):
         key: tuple[Any, ...] | None
         try:
             key = key_of(operation, args, kwargs, tensors)
-            known = self._memo.get(key)
+            cached = self._memo.get(key)
         except (NoKeyError, TypeError):  # a relevant value, or an argument without a hash
-            key = known = None
-        if known is not None:
-            self._charge(known.cost)
-            return known.make(tensors), known.flops
+            key = cached = None
+        if cached is not None:
+            self._charge(cached.cost)
+            return cached.make(tensors), cached.flops
         out = (
             self._view(func, args)
             if key is not None and operation.is_seen
@@ -209,8 +209,8 @@ class SimulatedTensors(FakeTensorMode):
         cost = None if self.charge is None else cost_of(func, args, kwargs, out)
         self._charge(cost)
         flops = None if operation.formula is None else operation.formula(*args, **kwargs, out_val=out)
-        if key is not None and operation.is_remembered and (made := recipe(out, tensors)) is not None:
-            self._memo[key] = _Known(made, cost, flops)
+        if key is not None and operation.is_remembered and (make := recipe(out, tensors)) is not None:
+            self._memo[key] = _Known(make, cost, flops)
         return out, flops
 
 
@@ -251,8 +251,8 @@ def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], re
             applied = fn(now)
             if is_wrapper(type(now)):
                 if applied is not now:
-                    given = torch.nn.Parameter(applied, requires_grad=now.requires_grad)
-                    _EXCHANGED[now] = now = given
+                    replacement = torch.nn.Parameter(applied, requires_grad=now.requires_grad)
+                    _EXCHANGED[now] = now = replacement
                 self._parameters[name] = now
             elif applied is not now:
                 now.data = applied
