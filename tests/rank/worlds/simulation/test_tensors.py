@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +71,21 @@ def ask_as_engines_do() -> dict[str, Any]:
 
 def test_the_engine_is_told_of_finite_gradients_and_whole_sequences(in_fork):
     assert in_fork(ask_as_engines_do) == {"overflow": False, "scale": 65536.0, "norm": 1.0, "packed": None}
+
+
+def test_every_place_with_a_listed_answer_still_exists():
+    from zerobench.rank.worlds.simulation.tensors import _ANSWERS
+
+    assert _ANSWERS
+    for place, pattern, _ in _ANSWERS:
+        package, _, rest = place.partition("/")
+        found = find_spec(package)  # does not import it
+        assert found is not None, package
+        assert found.origin is not None, package
+        path = Path(found.origin).parent / rest
+        sources = [path] if path.is_file() else sorted(path.rglob("*.py"))
+        functions = [re.findall(r"\bdef (\w+)", source.read_text(encoding="utf-8")) for source in sources]
+        assert any(pattern.fullmatch(name) for names in functions for name in names), (place, pattern.pattern)
 
 
 def take_adam_steps() -> dict[str, Any]:
