@@ -24,8 +24,6 @@ from torch.distributed.distributed_c10d import _resolve_process_group  # type: i
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.rank.ledger.costs import runs_nothing
-from zerobench.rank.worlds.simulation.collectives import KINDS
-from zerobench.rank.worlds.simulation.costs import runs_nothing
 
 _OPERATIONS = torch.ops._c10d_functional
 

@@ -30,9 +30,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerobench.rank.ledger.costs import VALUE, Cost, cost_of
 from zerobench.rank.ledger.storages import is_wrapper
-from zerobench.rank.worlds.simulation.answers import answer
-from zerobench.rank.worlds.simulation.collectives import message
-from zerobench.rank.worlds.simulation.costs import VALUE, Cost, cost_of
 from zerobench.rank.worlds.simulation.device import DEVICE
 from zerobench.rank.worlds.simulation.memo import Make, NoKeyError, Operation, key_of, message, recipe
 
