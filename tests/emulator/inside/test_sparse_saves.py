@@ -80,3 +80,36 @@ def test_safetensors_are_what_safetensors_itself_writes(
     safetensors.torch.save_file(KEPT, tmp_path / "real.safetensors", metadata={"format": "pt"})
     real = (tmp_path / "real.safetensors").read_bytes()
     assert (tmp_path / "kept.safetensors").read_bytes() == real
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("elements", [1 << 18, (1 << 18) + 1, 3 << 18, 5])
+def test_zeros_at_the_end_of_a_file_are_there(tmp_path: Path, told: list[int], zipped: bool, elements: int) -> None:
+    """Whole mebibytes of them are never written, and the file is as long as if they were."""
+    path, plain = tmp_path / "kept.pt", tmp_path / "plain.pt"
+    torch.save({"last": torch.zeros(elements)}, path, _use_new_zipfile_serialization=zipped)
+    inspect.unwrap(torch.save)({"last": torch.zeros(elements)}, plain, _use_new_zipfile_serialization=zipped)
+    assert told == [path.stat().st_size]
+    assert path.stat().st_size >= 4 * elements
+    assert abs(path.stat().st_size - plain.stat().st_size) < 512  # the folder's name in a zip
+    assert torch.equal(torch.load(path, weights_only=True)["last"], torch.zeros(elements))
+
+
+def test_a_file_that_was_longer_is_as_long_as_what_is_saved(tmp_path: Path, told: list[int]) -> None:
+    path = tmp_path / "kept.pt"
+    path.write_bytes(b"x" * (4 << 20))
+    torch.save({"one": torch.ones(3)}, path)
+    assert told == [path.stat().st_size]
+    assert path.stat().st_size < 1 << 20
+
+
+def test_a_file_that_is_open_for_reading_too_is_written_as_it_comes(tmp_path: Path, told: list[int]) -> None:
+    path = tmp_path / "kept.pt"
+    path.write_bytes(b"x" * (4 << 20))
+    with path.open("r+b") as file:
+        file.seek(100)
+        torch.save({"one": torch.ones(3)}, file)
+        end = file.tell()
+    assert told == []
+    assert path.stat().st_size == 4 << 20
+    assert path.read_bytes()[end:] == b"x" * ((4 << 20) - end)

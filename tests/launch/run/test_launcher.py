@@ -178,3 +178,45 @@ def test_remote_ranks_get_the_users_own_variables_and_then_ours(
     (tmp_path / ".deepspeed_env").write_text("NCCL_SOCKET_IFNAME=ib0\n\nOMP_NUM_THREADS=1\n")
     text = remote_environment_text({"OMP_NUM_THREADS": "4"}, {})
     assert text == "NCCL_SOCKET_IFNAME=ib0\nOMP_NUM_THREADS=1\nOMP_NUM_THREADS=4\n"
+
+
+@pytest.mark.parametrize(("value", "gpus", "nodes", "expected"), [
+    ("0,1", 2, 1, [0, 1]),
+    ("5", 1, 1, [5]),
+    ("3,1,0", 2, 1, [3, 1]),
+    ("", 2, 1, None),
+    ("0", 2, 2, None),
+])  # fmt: skip
+def test_as_many_devices_as_a_trial_needs_are_enough(
+    make_trial: MakeTrial, value: str, gpus: int, nodes: int, expected: list[int] | None
+) -> None:
+    """On several nodes the variable is this one's alone."""
+    trial = make_trial(gpus_per_node=gpus, num_nodes=nodes)
+    assert visible_devices(trial, {"CUDA_VISIBLE_DEVICES": value}) == expected
+
+
+def test_one_device_is_enough_for_a_rank_that_is_alone(make_trial: MakeTrial) -> None:
+    assert visible_devices(make_trial(gpus_per_node=8, evidence="solo"), {"CUDA_VISIBLE_DEVICES": "6,7"}) == [6]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "nodes", "threads"), [(16, 4, 1, "4"), (16, 4, 2, "4"), (3, 4, 1, "1"), (9, 4, 1, "2")]
+)
+def test_ranks_share_the_cores_of_their_own_node(
+    make_trial: MakeTrial, cpus: int, gpus: int, nodes: int, threads: str
+) -> None:
+    added = launch_environment(make_trial(gpus_per_node=gpus, num_nodes=nodes), FOLDER, num_cpus=cpus, num_gpus=gpus)
+    assert added["OMP_NUM_THREADS"] == threads
+    asked = make_trial(gpus_per_node=gpus, num_nodes=nodes, threads_per_rank=7)
+    assert launch_environment(asked, FOLDER, num_cpus=cpus, num_gpus=gpus)["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize(("num_gpus", "nodes", "names"), [
+    (1, 1, {"ZEROBENCH_NEEDS_GPU"}), (0, 1, {"DS_ACCELERATOR", "GLOO_SOCKET_IFNAME"}), (0, 2, {"DS_ACCELERATOR"}),
+])  # fmt: skip
+def test_ranks_are_told_whether_they_have_a_gpu_and_on_one_node_of_cpus_stay_on_loopback(
+    make_trial: MakeTrial, num_gpus: int, nodes: int, names: set[str]
+) -> None:
+    added = launch_environment(make_trial(gpus_per_node=2, num_nodes=nodes), FOLDER, num_cpus=2, num_gpus=num_gpus)
+    of_device = {"ZEROBENCH_NEEDS_GPU", "DS_ACCELERATOR", "GLOO_SOCKET_IFNAME"}
+    assert set(added) & of_device == names
