@@ -119,3 +119,16 @@ def test_masks_of_what_was_dropped_lie_there_until_their_block_is_left(
 def test_where_no_course_was_recorded_there_is_none(fields: dict[str, Any]) -> None:
     assert backward_memory_of(trial(), 0) is not None
     assert backward_memory_of(trial(**fields), 0) is None
+
+
+@pytest.mark.parametrize(("others", "left"), [
+    ((130, 130, 90), 90),  # what stays as it is hides nothing
+    ((130, 90, 90), 90),
+    ((130, 131, 90), 130),
+    ((130, 129, 130), 129),
+    ((130, 130, 130), 130),
+])  # fmt: skip
+def test_all_that_goes_before_anything_more_is_made_has_gone(others: tuple[int, ...], left: int) -> None:
+    """Of a gradient that is made while so many bytes of others lie there, one after another."""
+    states = [PassState(10, 100, 4), *(PassState(25, size, 6) for size in others)]
+    assert sizes(BackwardMemory(tuple(states), saved_bytes=0, tied=0).at(10)) == (0, left, 6)

@@ -105,3 +105,16 @@ def test_what_is_pipelined_goes_on_beside_all_other_sub_groups(
     swaps = work((5, 10, 7), sub_group_size=10_000_000, **ways)
     told = (host_s + 1.4 + 1.0 + 4 * each_s) / 5 - host_s
     assert known(swapping_s(swaps, PASSES, 0.9, 0.1, host_s))[1] == pytest.approx(told, rel=1e-12)
+
+
+@pytest.mark.parametrize(("nodes", "gpus", "times"), [(1, 8, 1.0), (2, 8, 1.0), (2, 4, 0.5), (4, 16, 2.0)])
+def test_the_drives_of_a_node_serve_its_own_ranks_alone(nodes: int, gpus: int, times: float) -> None:
+    """Eight ranks read 8 x 5 and 8 x 10 GB forward and backward and write 8 x 1 and 8 x 2, at 40 GB/s; nothing else
+    is in the passes, and the one sub-group of the update is read for 1.4 s and written for 1 s.
+    """
+    swaps = work((5, 10, 7), stage3_param_persistence_threshold=10**9)
+    many = replace(swaps, spec=swaps.spec.model_copy(update={"num_nodes": nodes, "gpus_per_node": gpus}))
+    passes = [Pass(phase, 0.0, 0.0) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    added_s, update_s = known(swapping_s(many, passes, 0.0, 0.0, 2.0))
+    assert added_s == pytest.approx(times * (1.0 + 2.0 + 0.2 + 0.4))
+    assert update_s == pytest.approx(times * (1.4 + 1.0))
