@@ -93,3 +93,20 @@ def test_a_key_below_a_section_that_takes_anything_is_found_by_the_sections_last
     assert resolve_key("post_init_quant.num_bits") == "weight_quantization.post_init_quant.num_bits"
     with pytest.raises(UserError, match="'params' is in several sections"):
         resolve_key("params")
+
+
+@pytest.mark.parametrize(("path", "is_found"), [
+    ("datastates_ckpt", True),
+    ("datastates_ckpt.host_cache_size", True),
+    ("datastates_ckpt.a.b", True),
+    ("optimizer.params.lr", True),
+    ("optimizer.params.a.b.c", True),
+    ("autotuning.arg_mappings.x", True),
+    ("optimizer.params.", False),
+    ("optimizer.param.lr", False),
+    ("zero_optimization.stage.x", False),
+    ("zero_optimization.nothing", False),
+    ("", False),
+])  # fmt: skip
+def test_below_a_section_that_takes_anything_every_key_is_found_however_deep(path: str, is_found: bool) -> None:
+    assert (find(path) is not None) is is_found

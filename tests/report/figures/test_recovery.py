@@ -115,3 +115,50 @@ def test_each_resume_is_held_against_the_run_without_a_fault(folder: Path) -> No
     drawn = known(checkpoints_figure(frames))
     assert drawn.table["recovered, s"].tolist() == ["-", "31.0"]
     assert drawn.table["loss difference"].tolist() == ["0", "2.5e-01"]
+
+
+@pytest.mark.parametrize(("steps_done", "ends", "lost", "recover_s"), [
+    (6, (1030.0,), 0, 30.0),
+    (7, (1030.0, 1031.0, 1032.0), 1, 31.0),
+    (8, (1030.0, 1031.0, 1032.0), 2, 32.0),
+    (9, (1030.0, 1031.0, 1032.0), 3, None),  # which was never done again
+    (12, (1030.0, 1031.0, 1032.0), 6, None),
+    (6, (), 0, None),
+])  # fmt: skip
+def test_a_trial_has_recovered_once_it_is_further_than_it_was(
+    steps_done: int, ends: tuple[float, ...], lost: int, recover_s: float | None
+) -> None:
+    made = recovered(FAULT, killed_at_s=1000.0, killed_rank=1, steps_done=steps_done, steps_ended_at_s=list(ends))
+    found = known(resumed(made, ()))
+    assert (found.steps_lost, found.recover_s) == (lost, recover_s)
+    assert found.restart_s == (20.0 if ends else None)
+
+
+def test_a_checkpoint_is_as_large_as_the_last_one_and_takes_the_median_of_all_saves() -> None:
+    """Of each the slowest rank's seconds."""
+    figures = ((2, 100, 5.0), (4, 200, 1.0), (6, 300, 3.0))
+    made = recovered(EVERY).with_ranks(
+        checkpoints=lambda rank: [
+            transfer("save", step, size_bytes=size, seconds=seconds * (1 + rank.rank))
+            for step, size, seconds in figures
+        ]
+    )
+    save = known(known(resumed(made, ())).save)
+    assert (save.size_bytes, save.seconds, save.bytes_per_s) == (300, 6.0, 50.0)
+
+
+@pytest.mark.parametrize(("before", "peak", "more"), [
+    ((100, 100), (150, 190), 90), ((100, None), (150, 190), 50), ((100, 100), (150, None), 50),
+    ((100, 100), (90, 80), 0), ((None, None), (150, 190), None), ((0, 100), (70, 150), 70),
+])  # fmt: skip
+def test_a_transfer_takes_as_much_more_as_the_rank_that_takes_most_and_never_less_than_nothing(
+    before: tuple[int | None, ...], peak: tuple[int | None, ...], more: int | None
+) -> None:
+    def figures(place: str) -> list[CheckpointTransfer]:
+        names = (f"{place}_before_bytes", f"{place}_peak_bytes")
+        pairs = zip(before, peak, strict=True)
+        return [transfer("load", 6, **dict(zip(names, pair, strict=True))) for pair in pairs]
+
+    host, device = (known(known(resumed(recovered(EVERY, loads=figures(one)), ())).load) for one in ("rss", "device"))
+    assert (host.host_bytes, device.device_bytes) == (more, more)
+    assert known(resumed(recovered(EVERY, loads=[]), ())).load is None
