@@ -11,8 +11,8 @@ MINUTES ?= 9.5
 EACH ?= 10
 C      := $(wildcard zerobench/emulator/c/*.[ch] $(addprefix zerobench/emulator/,cpp/*.h cpp/*.cpp include/*.h \
             include/nv/target))
-PACKAGES ?= estimate/memory estimate/time config/trial config/models config/hardware config/derived config/axes \
-            config/rules config/sweep config/deepspeed report/export launch/run/outcome.py
+PACKAGES ?= estimate/memory estimate/clock estimate/time config/trial config/models config/hardware config/derived \
+            config/axes config/rules config/sweep config/deepspeed report/export launch/run/outcome.py
 
 .PHONY: sweep test test-fast test-extras mutants viewer login check format docs bench gpu-campaign clean
 

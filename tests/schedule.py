@@ -62,6 +62,7 @@ THEN = (
     "tests/emulator/test_scripts.py",
     "tests/trials",
     "tests/estimate/time",
+    "tests/estimate/clock",
     "tests/benchmarks/mutants",
     "tests/app/terminal",
     "tests/app/search",

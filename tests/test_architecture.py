@@ -160,6 +160,34 @@ def test_what_starts_processes_and_what_reads_records_back_do_not_know_each_othe
         assert imports_from("zerobench.report", f"zerobench.{started}") == []
 
 
+CLOSED_FORM_OF_TIME = {
+    "zerobench.report.documents.view": "rows of a plan, whose candidates it ranks",
+    "zerobench.report.explain.rows": "the lower bound of such a row",
+    "zerobench.report.explain.time": "the lower bound of a step, term by term",
+    "zerobench.report.explain.what_if": "a trial's step at other rates",
+    "zerobench.report.tables.plan_answer": "why a row of a plan has no time",
+    "zerobench.report.figures.summary": "the expected step of a trial",
+    "zerobench.report.figures.predictions.times": "the same beside the measured one",
+    "zerobench.report.figures.calibrated_time": "constants of a machine, which are fitted with it",
+    "zerobench.report.export.step_timeline": "replays of trials, whose kernels are timed by rates fitted to a block",
+    "zerobench.report.charts.step_streams": "the same",
+    "zerobench.report.charts.roofline": "the same",
+}
+"""Modules outside `estimate/` that import it, and what for: the list only gets shorter."""
+
+
+def test_the_clock_knows_no_closed_form_of_a_step_and_few_others_do() -> None:
+    """A step that an engine issued is replayed; what is estimated without one stays in its room."""
+    assert imports_from("zerobench.estimate.clock", "zerobench.estimate.time") == []
+    assert imports_from("zerobench.estimate.time", "zerobench.estimate.clock") != []
+    importers = {
+        module_name(found.path)
+        for found in all_imports()
+        if belongs(found.name, "zerobench.estimate.time") and not belongs(module_name(found.path), "zerobench.estimate")
+    }
+    assert importers == set(CLOSED_FORM_OF_TIME)
+
+
 def test_nobody_imports_what_trains() -> None:
     """A launcher starts it by its name. The ledger and NVML are for whoever else is in a training process."""
     trains = ("loop", "optimizers", "strategies", "tensorflow", "training", "worlds")

@@ -1,4 +1,4 @@
-"""What one GPU achieves, kernel by kernel: the classes that the time model knows (zerobench/estimate/time/kernels.py).
+"""What one GPU achieves, kernel by kernel: the classes that the time model knows (zerobench/estimate/clock/kernels.py).
 
     python benchmarks/gpu_campaign/kernel_rates.py [--only PART,...] [--out FILE.csv]
 

@@ -37,10 +37,12 @@ from zerobench.config.models.parameters import count_parameters
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import Evidence, Offload, Precision, PredictionSpec, TrialSpec
-from zerobench.estimate.time.device import Device, device_of
+from zerobench.estimate.clock.device import Device, device_of
+from zerobench.estimate.clock.host import block_issue
+from zerobench.estimate.clock.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
+from zerobench.estimate.clock.place import usual_cluster
+from zerobench.estimate.clock.rates import shipped_rates
 from zerobench.estimate.time.expected import parts_of, published_step, timed_work
-from zerobench.estimate.time.host import block_issue
-from zerobench.estimate.time.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
 from zerobench.estimate.time.known import assumptions
 from zerobench.estimate.time.passes import (
     Decoder,
@@ -50,8 +52,6 @@ from zerobench.estimate.time.passes import (
     loss_bytes,
     passes,
 )
-from zerobench.estimate.time.predicted_speed import usual_cluster
-from zerobench.estimate.time.rates import shipped_rates
 from zerobench.estimate.time.transformers_blocks import as_run, words_of, words_over_width
 from zerobench.records.store import load_run
 from zerobench.records.trials import Trial

@@ -60,15 +60,14 @@ _PHYSICS = tuple(
     )
 )
 _TIMED = (
-    *(
-        f"tests/estimate/time/test_{name}.py"
-        for name in ("kernels", "roofline", "replay", "trace", "pipeline", "transformers_blocks")
-    ),
+    *(f"tests/estimate/clock/test_{name}.py" for name in ("kernels", "roofline", "replay", "trace")),
+    *(f"tests/estimate/time/test_{name}.py" for name in ("pipeline", "transformers_blocks")),
     "tests/estimate/time/test_step_time_tuned.py",
     *_PHYSICS,
 )
 _STEP = (
-    *(f"tests/estimate/time/test_{name}.py" for name in ("engines", "larger", "bound")),
+    *(f"tests/estimate/time/test_{name}.py" for name in ("engines", "bound")),
+    "tests/estimate/clock/test_larger.py",
     "tests/report/export/test_step_timeline.py",
     *_TIMED,
 )
@@ -108,7 +107,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "rank/nvml/topology.py": ("tests/rank/nvml/test_topology.py",),
     "estimate/time/engines.py": _STEP,
     "estimate/time/expected.py": ("tests/report/export/test_calibrate.py", *_STEP),
-    "estimate/time/larger.py": _STEP,
+    "estimate/clock/larger.py": _STEP,
     "estimate/time/replayed.py": _STEP,
     "estimate/time/stages.py": _STEP,
     "estimate/time/terms.py": _STEP,
@@ -139,7 +138,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
         "tests/config/rules/test_zeropp_rules.py",
         "tests/estimate/memory/test_deepspeed.py",
     ),
-    "config/hardware/links.py": ("tests/config/hardware/test_links.py", "tests/estimate/time/test_links.py"),
+    "config/hardware/links.py": ("tests/config/hardware/test_links.py", "tests/estimate/clock/test_links.py"),
     "config/axes/axis_words.py": ("tests/config/axes/test_axis_words.py", "tests/config/axes/test_axes.py"),
     "config/sweep/overlay.py": ("tests/config/sweep/test_sweep.py",),
     "config/sweep/paths.py": ("tests/config/sweep/test_paths.py", "tests/config/sweep/test_sweep.py"),
@@ -152,17 +151,17 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "config/rules/checkpoint_rules.py": ("tests/config/trial/test_checkpoint.py", *_RULES),
     "config/rules/pipeline_rules.py": ("tests/config/derived/test_pipeline.py", *_RULES),
     "config/rules/ramp_rules.py": ("tests/config/trial/test_batch_ramp.py", *_RULES),
-    "estimate/time/device.py": _TIMED,
-    "estimate/time/host.py": _TIMED,
-    "estimate/time/kernels.py": _TIMED,
-    "estimate/time/latency.py": _TIMED,
+    "estimate/clock/device.py": _TIMED,
+    "estimate/clock/host.py": _TIMED,
+    "estimate/clock/kernels.py": _TIMED,
+    "estimate/clock/latency.py": _TIMED,
     "estimate/time/passes.py": _TIMED,
     "estimate/time/pipeline.py": _TIMED,
-    "estimate/time/rates.py": _TIMED,
-    "estimate/time/replay.py": _TIMED,
-    "estimate/time/roofline.py": _TIMED,
+    "estimate/clock/rates.py": _TIMED,
+    "estimate/clock/replay.py": _TIMED,
+    "estimate/clock/roofline.py": _TIMED,
     "estimate/time/step.py": _TIMED,
-    "estimate/time/trace.py": _TIMED,
+    "estimate/clock/trace.py": _TIMED,
     "estimate/time/transformers_blocks.py": _TIMED,
     "estimate/time/timing_tuned.py": _TIMED,
     "rank/strategies/__init__.py": _PLAIN,

@@ -41,6 +41,7 @@ PACKAGES = (
     Package("report/export", needs_torch=False),
     Package("launch/run/outcome.py", needs_torch=False),
     Package("launch/emulate/figures.py", needs_torch=False),
+    Package("estimate/clock", needs_torch=False),
     Package("estimate/time", needs_torch=False),
     Package("estimate/allocator", needs_torch=True),
     Package("rank/ledger", needs_torch=True),

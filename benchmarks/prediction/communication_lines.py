@@ -8,13 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from zerobench.estimate.memory.terms.zero_paper import communication_elements
+
 from benchmarks.prediction.paper_lines import LEFT_OVER, setting_of
 from benchmarks.prediction.simulated import num_params
 from zerobench.common.vocabulary import Phase
 from zerobench.config.derived.zero_paper import communication_elements
 from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.clock.collectives import KindTraffic, bytes_per_element, traffic_by_kind, volume_psi
 from zerobench.estimate.memory.deepspeed.stage_3 import persistent_elements
-from zerobench.estimate.time.collectives import KindTraffic, bytes_per_element, traffic_by_kind, volume_psi
 from zerobench.records.records import RankRecord
 
 PHASES = tuple(phase for phase in Phase if phase is not Phase.INIT)

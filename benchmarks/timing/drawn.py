@@ -30,8 +30,8 @@ from zerobench.config.hardware.links import links_of
 from zerobench.config.models.shapes import Shape
 from zerobench.config.trial.optimizers import Optimizer
 from zerobench.config.trial.trial import StepsSpec, TrialSpec
+from zerobench.estimate.clock.step import TENTH
 from zerobench.estimate.time.expected import TimedWork, parts_of, timed_work
-from zerobench.estimate.time.step import TENTH
 from zerobench.launch.run.trial_record import trial_record
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import PlainTrial

@@ -1,4 +1,4 @@
-"""The issue order of the published rows' engine, FSDP with FULL_SHARD, as a trace for zerobench.estimate.time.replay.
+"""The issue order of the published rows' engine, FSDP with FULL_SHARD, as a trace for zerobench.estimate.clock.replay.
 
 By torch/distributed/fsdp (BACKWARD_PRE, limit_all_gathers): a block is gathered while the one before it computes, and
 no sooner than the one before that has let its memory go; its gradients are reduced beside the next one's backward pass.
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from zerobench.estimate.time.kernels import attention_flops
+from zerobench.estimate.clock.kernels import attention_flops
+from zerobench.estimate.clock.rates import Rates
+from zerobench.estimate.clock.trace import CollectiveWait, EventRecord, EventWait, PhaseStart, Recorder, StepTrace
 from zerobench.estimate.time.passes import Decoder, elementwise_bytes, linears, loss_bytes
-from zerobench.estimate.time.rates import Rates
-from zerobench.estimate.time.trace import CollectiveWait, EventRecord, EventWait, PhaseStart, Recorder, StepTrace
 
 _COMPUTE, _GATHER, _REDUCE = 0, 1, 2
 _IN_FLIGHT = 2

@@ -1,4 +1,4 @@
-"""Microseconds of Python that the host needs a block, by engine: `issue` in zerobench/estimate/time/rates.yaml.
+"""Microseconds of Python that the host needs a block, by engine: `issue` in zerobench/estimate/clock/rates.yaml.
 
     python benchmarks/timing/host_python.py [gpt2] [ENGINE ...]    # half a minute each, by `zerobench setup emulator`
 
@@ -38,8 +38,8 @@ TENSORS = {"llama": 9, "gpt2": 12}
 
 def main() -> None:
     """Each engine's Python beside what is shipped."""
-    from zerobench.estimate.time.host import block_issue  # noqa: PLC0415 -- not in the emulator's environment
-    from zerobench.estimate.time.rates import shipped_rates  # noqa: PLC0415
+    from zerobench.estimate.clock.host import block_issue  # noqa: PLC0415 -- not in the emulator's environment
+    from zerobench.estimate.clock.rates import shipped_rates  # noqa: PLC0415
 
     family, *engines = sys.argv[1:] if "gpt2" in sys.argv[1:2] else ["llama", *sys.argv[1:]]
     for engine in engines or [name for name in shipped_rates().issue if "-" not in name]:

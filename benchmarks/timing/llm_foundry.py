@@ -34,17 +34,18 @@ from zerobench.config.models.presets import resolve_model
 from zerobench.config.models.shapes import Shape
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import Precision
-from zerobench.estimate.time.collectives import KindTraffic
-from zerobench.estimate.time.device import Device, device_of
-from zerobench.estimate.time.host import block_issue, launch_seconds
-from zerobench.estimate.time.kernels import WORD_BYTES, moved_s
-from zerobench.estimate.time.latency import latency_s
-from zerobench.estimate.time.links import transfer_s
+from zerobench.estimate.clock.collectives import KindTraffic
+from zerobench.estimate.clock.device import Device, device_of
+from zerobench.estimate.clock.host import block_issue, launch_seconds
+from zerobench.estimate.clock.kernels import WORD_BYTES, moved_s
+from zerobench.estimate.clock.latency import latency_s
+from zerobench.estimate.clock.links import transfer_s
+from zerobench.estimate.clock.rates import Rates, kind_rates, rates_of
+from zerobench.estimate.clock.replay import Pace, replay
+from zerobench.estimate.clock.step import expected, replayed
+from zerobench.estimate.clock.trace import BACKWARD, FORWARD, Call
 from zerobench.estimate.time.passes import Decoder, decoder_of, passes
-from zerobench.estimate.time.rates import Rates, kind_rates, rates_of
-from zerobench.estimate.time.replay import Pace, replay
-from zerobench.estimate.time.step import Phases, expected, replayed, step
-from zerobench.estimate.time.trace import BACKWARD, FORWARD, Call
+from zerobench.estimate.time.step import Phases, step
 
 FILE = Path(__file__).with_name("llm_foundry.csv")
 JUDGED = Path(__file__).with_name("judged_only.csv")

@@ -33,9 +33,9 @@ from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.hardware.links import links_of
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import Compile, Offload, PredictionSpec, TrialSpec
+from zerobench.estimate.clock.order import least_ratio
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.time.expected import TimedWork, parts_of, published_step, timed_work
-from zerobench.estimate.time.order import least_ratio
-from zerobench.estimate.time.step import ExpectedStep
 
 FILE = Path(__file__).with_suffix(".csv")
 TABLE = Path(__file__).with_suffix(".md")

@@ -21,7 +21,7 @@ from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.emulator.emulator import Emulator
-from zerobench.estimate.time.trace import Call, PhaseStart, unpack
+from zerobench.estimate.clock.trace import Call, PhaseStart, unpack
 from zerobench.rank.ledger.held import UNSEEN
 from zerobench.records.store import load_run
 from zerobench.report.documents.page.assemble import page_html

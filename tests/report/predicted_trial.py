@@ -9,7 +9,7 @@ from tests.tools.rank_records import ledger_row, rank_record
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.time.step import ExpectedStep
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.records.records import (
     CollectiveTraffic,
     ContextMemory,

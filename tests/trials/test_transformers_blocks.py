@@ -11,10 +11,10 @@ from tests.tools.known import known
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.optimizers import Optimizer
 from zerobench.config.trial.trial import CrossEntropy
-from zerobench.estimate.time.kernels import WORD_BYTES
+from zerobench.estimate.clock.kernels import WORD_BYTES
+from zerobench.estimate.clock.rates import kind_rates
+from zerobench.estimate.clock.trace import Kernels, unpack
 from zerobench.estimate.time.passes import decoder_of
-from zerobench.estimate.time.rates import kind_rates
-from zerobench.estimate.time.trace import Kernels, unpack
 from zerobench.estimate.time.transformers_blocks import FUSED, LOSS_WORDS, words_of
 from zerobench.records.records import RankRecord
 

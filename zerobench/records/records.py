@@ -454,7 +454,7 @@ class RankRecord(Record):
     flops: list[CountedFlops] = Field(default_factory=list)
     step_trace: str | None = None
     """For a rank whose GPU is not present: the operations of its steady step, in order, packed
-    (zerobench.estimate.time.trace)."""
+    (zerobench.estimate.clock.trace)."""
     context: ContextMemory | None = None
     mapped_peak_bytes: int | None = None
     """For a rank that loaded its weights: peak of mapped files meanwhile, beyond those before. Page cache, which ranks

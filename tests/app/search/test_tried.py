@@ -11,7 +11,7 @@ from zerobench.app.search.tried import changed_fields, tried_slower
 from zerobench.config.derived.cluster import read_cluster
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import OwnScript, TrialSpec
-from zerobench.estimate.time.trace import PhaseStart, Recorder
+from zerobench.estimate.clock.trace import PhaseStart, Recorder
 from zerobench.launch.emulate.changes import for_device, for_host
 from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.figures import Try

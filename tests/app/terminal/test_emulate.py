@@ -16,7 +16,7 @@ from zerobench.config.derived.cluster import read_cluster
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import OwnScript, TrialSpec
-from zerobench.estimate.time.trace import PhaseStart, Recorder
+from zerobench.estimate.clock.trace import PhaseStart, Recorder
 from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.emulation import Emulation
 from zerobench.launch.emulate.figures import Try, Verdict, rank_fit

@@ -17,9 +17,9 @@ from zerobench.common.vocabulary import Phase, Place, StepKind
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.hardware.links import links_of
 from zerobench.config.trial.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.estimate.clock.kernels import fp32_gemm_s
 from zerobench.estimate.memory import formula_record
 from zerobench.estimate.time.expected import published_step, timed_work
-from zerobench.estimate.time.kernels import fp32_gemm_s
 from zerobench.estimate.time.terms import update_seconds
 from zerobench.records.instants import phase_peak
 

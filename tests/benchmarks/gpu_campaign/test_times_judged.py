@@ -34,8 +34,8 @@ from benchmarks.gpu_campaign.times_judged import (
     whole_steps,
 )
 from tests.tools.known import known
+from zerobench.estimate.clock.kernels import gemm_s
 from zerobench.estimate.time.expected import parts_of, published_step
-from zerobench.estimate.time.kernels import gemm_s
 from zerobench.report.figures.calibrated_time import TimedStep, fitted_steps
 
 LARGE = ("llama-7b", "llama-13")

@@ -17,7 +17,7 @@ from benchmarks.timing.other_programs import (
     text,
 )
 from zerobench.config.trial.trial import Offload
-from zerobench.estimate.time.rates import shipped_rates
+from zerobench.estimate.clock.rates import shipped_rates
 
 TODAY = ("vectorlm", "atorch", "torchtune", "KempnerForge", "Qwen")
 """Programs of 2023 and later: their attention is that which the rates are of."""

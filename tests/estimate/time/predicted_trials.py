@@ -11,11 +11,11 @@ from zerobench.config.hardware.links import Links, links_of
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import Blocks, Evidence, PredictionSpec, TrialSpec
+from zerobench.estimate.clock.rates import kind_rates
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.memory.record import formula_record
 from zerobench.estimate.time.expected import expected_step
 from zerobench.estimate.time.passes import decoder_of
-from zerobench.estimate.time.rates import kind_rates
-from zerobench.estimate.time.step import ExpectedStep
 
 
 def gpu(name: str = "H100 SXM") -> Gpu:

@@ -9,6 +9,8 @@ from tests.report.predicted_trial import asked
 from tests.tools.known import known
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.models.presets import resolve_model
+from zerobench.estimate.clock.host import Issue
+from zerobench.estimate.clock.kernels import moved_by_element_s, moved_s
 from zerobench.estimate.time.engines import (
     device_update_s,
     engines_update_s,
@@ -23,8 +25,6 @@ from zerobench.estimate.time.engines import (
     updated_blocks,
 )
 from zerobench.estimate.time.expected import timed_work
-from zerobench.estimate.time.host import Issue
-from zerobench.estimate.time.kernels import moved_by_element_s, moved_s
 from zerobench.estimate.time.passes import decoder_of
 from zerobench.estimate.time.terms import Work, updated_parameters
 

@@ -8,17 +8,10 @@ import pytest
 from tests.report.sample_run import spec
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.model import ModelSpec
-from zerobench.estimate.time.known import (
-    COPIES_WORDS,
-    HOST_UPDATE_WORDS,
-    HOST_WORDS,
-    assumptions,
-    host_assumption,
-    overhead_assumption,
-    why_unknown,
-)
-from zerobench.estimate.time.rates import HostRates, shipped_rates
-from zerobench.estimate.time.step import TENTH, Sides, expected
+from zerobench.estimate.clock.assumed import COPIES_WORDS, HOST_UPDATE_WORDS, HOST_WORDS, host_assumption
+from zerobench.estimate.clock.rates import HostRates, shipped_rates
+from zerobench.estimate.clock.step import TENTH, Sides, expected
+from zerobench.estimate.time.known import assumptions, overhead_assumption, why_unknown
 
 
 @pytest.mark.parametrize(("step_s", "is_named"), [(0.1, True), (0.69, True), (0.70, False), (5.0, False)])

@@ -17,9 +17,9 @@ from zerobench.config.models.architecture import dimensions
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.models.shapes import Shape
 from zerobench.config.trial.trial import Blocks
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.time.bound import step_bound
 from zerobench.estimate.time.expected import expected_step, why_no_time
-from zerobench.estimate.time.step import ExpectedStep
 
 GPUS = ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200 SXM", "L40S")
 STRATEGIES = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp")

@@ -11,10 +11,10 @@ from tests.tools.known import known
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.hardware.links import Links
 from zerobench.config.trial.recomputation import recomputed_blocks
+from zerobench.estimate.clock.rates import kind_rates
+from zerobench.estimate.clock.replay import Span, Timeline
 from zerobench.estimate.time.passes import Passes, decoder_of
 from zerobench.estimate.time.pipeline import StageTimes, passes_s
-from zerobench.estimate.time.rates import kind_rates
-from zerobench.estimate.time.replay import Span, Timeline
 from zerobench.estimate.time.stages import divided, piped
 from zerobench.estimate.time.terms import Work
 

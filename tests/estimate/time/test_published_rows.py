@@ -32,9 +32,9 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.imports import ROOT
 from tests.tools.known import known
 from zerobench.config.trial.trial import Blocks
+from zerobench.estimate.clock.rates import Rates, kind_rates
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.time.expected import published_step, timed_work
-from zerobench.estimate.time.rates import Rates, kind_rates
-from zerobench.estimate.time.step import ExpectedStep
 
 KINDS = ("a100", "h100")
 ROWS = rows()

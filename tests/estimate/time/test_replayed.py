@@ -20,6 +20,10 @@ from zerobench.config.models.shapes import Shape
 from zerobench.config.models.tensors import parameter_tensors
 from zerobench.config.trial.optimizers import Optimizer
 from zerobench.config.trial.trial import Evidence, PipelineSchedule, StepsSpec, TrialSpec
+from zerobench.estimate.clock.larger import of_more_tokens
+from zerobench.estimate.clock.replay import Timeline
+from zerobench.estimate.clock.step import TENTH
+from zerobench.estimate.clock.trace import Call, Kernels, StepTrace, Work, unpack
 from zerobench.estimate.memory.record import formula_record, formula_setting
 from zerobench.estimate.time.bound import step_bound
 from zerobench.estimate.time.engines import (
@@ -29,12 +33,8 @@ from zerobench.estimate.time.engines import (
     updated_blocks,
 )
 from zerobench.estimate.time.expected import expected_step, parts_of, timed_work, timeline, why_no_time
-from zerobench.estimate.time.larger import of_more_tokens
-from zerobench.estimate.time.replay import Timeline
 from zerobench.estimate.time.stages import divided
-from zerobench.estimate.time.step import TENTH
 from zerobench.estimate.time.terms import update_seconds
-from zerobench.estimate.time.trace import Call, Kernels, StepTrace, Work, unpack
 from zerobench.records.records import RankRecord
 
 SHAPE = Shape(family="gpt2", num_layers=4, hidden_size=2048, num_heads=16, vocab_size=32000)

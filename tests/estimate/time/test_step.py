@@ -4,20 +4,10 @@ import math
 
 import pytest
 
+from zerobench.estimate.clock.rates import Rates, shipped_rates
+from zerobench.estimate.clock.step import TENTH, Sides, expected
 from zerobench.estimate.time.passes import Passes
-from zerobench.estimate.time.rates import Rates, shipped_rates
-from zerobench.estimate.time.step import (
-    TENTH,
-    Bucket,
-    Phases,
-    Sides,
-    expected,
-    exposed_s,
-    hidden_reducing_s,
-    hidden_s,
-    last_reduced_s,
-    step,
-)
+from zerobench.estimate.time.step import Bucket, Phases, exposed_s, hidden_reducing_s, hidden_s, last_reduced_s, step
 
 LAYERS = 10
 PASSES = Passes(block_forward_s=1.0, block_backward_s=2.0, layers=LAYERS, head_s=0.0)

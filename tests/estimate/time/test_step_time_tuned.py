@@ -13,11 +13,11 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import Precision, TrialSpec
-from zerobench.estimate.time.device import Device, device_of
-from zerobench.estimate.time.kernels import attention_s, fp32_gemm_s, gemm_s
+from zerobench.estimate.clock.device import Device, device_of
+from zerobench.estimate.clock.kernels import attention_s, fp32_gemm_s, gemm_s
+from zerobench.estimate.clock.rates import shipped_rates
 from zerobench.estimate.time.known import assumptions
 from zerobench.estimate.time.passes import Passes, decoder_of, passes
-from zerobench.estimate.time.rates import shipped_rates
 from zerobench.estimate.time.step_time_tuned import tuned_of
 from zerobench.estimate.time.timing_tuned import Tuned, TunedMatrix
 

@@ -6,9 +6,9 @@ from tests.estimate.time.predicted_trials import gpu
 from tests.tools.known import known
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import CrossEntropy, Precision
-from zerobench.estimate.time.device import Device, device_of
+from zerobench.estimate.clock.device import Device, device_of
+from zerobench.estimate.clock.rates import Rates, shipped_rates
 from zerobench.estimate.time.passes import decoder_of
-from zerobench.estimate.time.rates import Rates, shipped_rates
 from zerobench.estimate.time.transformers_blocks import (
     FUSED,
     LLAMA,

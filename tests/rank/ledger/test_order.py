@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from zerobench.estimate.time import trace
-from zerobench.estimate.time.trace import Host, HostCopy, Kernels, PageMapping, Recorder
+from zerobench.estimate.clock import trace
+from zerobench.estimate.clock.trace import Host, HostCopy, Kernels, PageMapping, Recorder
 from zerobench.rank.ledger.costs import Cost, Where
 from zerobench.rank.ledger.order import Order
 

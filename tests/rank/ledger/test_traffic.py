@@ -2,7 +2,7 @@
 
 from tests.tools.known import known
 from zerobench.common.vocabulary import Phase, StepKind
-from zerobench.estimate.time.trace import Call, CollectiveWait, Item, PhaseStart, unpack
+from zerobench.estimate.clock.trace import Call, CollectiveWait, Item, PhaseStart, unpack
 from zerobench.rank.ledger.traffic import Traffic
 
 

@@ -10,7 +10,7 @@ from tests.tools.at_least_one import at_least_one
 from zerobench.common.vocabulary import StepKind
 from zerobench.config.derived.roles import Role
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.time.replay import merged
+from zerobench.estimate.clock.replay import merged
 from zerobench.rank.training.communication import Event, summary
 from zerobench.records.records import RankRecord
 

@@ -27,7 +27,7 @@ from zerobench.config.derived.training import Training
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.optimizers import Optimizer
 from zerobench.config.trial.trial import Evidence
-from zerobench.estimate.time.step import expected
+from zerobench.estimate.clock.step import expected
 from zerobench.report.documents.terminal import print_parts
 from zerobench.report.documents.view import plan_view
 from zerobench.report.explain.choice import decide

@@ -6,7 +6,7 @@ from tests.estimate.time.predicted_trials import predicted, traced
 from tests.report.sample_run import completed_trial, spec
 from tests.tools.refusals import one_line
 from zerobench.common.errors import UserError
-from zerobench.estimate.time.larger import of_more_tokens
+from zerobench.estimate.clock.larger import of_more_tokens
 from zerobench.report.explain.topic import as_text
 from zerobench.report.explain.what_if import what_if_topic
 

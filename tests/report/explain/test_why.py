@@ -8,7 +8,7 @@ import pytest
 from tests.report.predicted_trial import Ledger, asked, row, trial
 from tests.report.sample_run import GIB, MIB, SampleTrial
 from zerobench.common.vocabulary import Category, Phase, StepKind
-from zerobench.estimate.time.step import ExpectedStep, expected
+from zerobench.estimate.clock.step import ExpectedStep, expected
 from zerobench.records.records import ContextMemory
 from zerobench.report.explain.memory_causes import cause
 from zerobench.report.explain.remedies import remedy

@@ -24,12 +24,12 @@ from tests.tools.refusals import one_line
 from zerobench.common.errors import UserError
 from zerobench.config.hardware.overheads import CalibratedGpu, Spread, StepConstants, load_calibration, overhead_of
 from zerobench.config.trial.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.estimate.clock.assumed import COPIES_WORDS, HOST_UPDATE_WORDS
+from zerobench.estimate.clock.place import usual_cluster
+from zerobench.estimate.clock.rates import rates_of
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.time.bound import step_bound
 from zerobench.estimate.time.expected import parts_of, published_step, timed_work
-from zerobench.estimate.time.known import COPIES_WORDS, HOST_UPDATE_WORDS
-from zerobench.estimate.time.predicted_speed import usual_cluster
-from zerobench.estimate.time.rates import rates_of
-from zerobench.estimate.time.step import ExpectedStep
 from zerobench.records.records import ContextMemory, StepTime
 from zerobench.records.store import load_run
 from zerobench.report.export.calibrate import calibration_of, write_calibration

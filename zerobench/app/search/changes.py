@@ -12,13 +12,13 @@ from zerobench.app.search.predict import predict
 from zerobench.app.search.tried import changed_fields
 from zerobench.common.errors import UserError
 from zerobench.config.deepspeed import drop_refused_keys, load_user_config
+from zerobench.config.deepspeed.own_work import WORK, work_of
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.sweep.plan import STEPS, checked, document, predicted, replace_evidence
 from zerobench.config.sweep.plan_files import own_config
 from zerobench.config.trial.trial import OFFLOADS, TrialSpec
-from zerobench.estimate.time.predicted_speed import WORK, work_of
 from zerobench.launch.emulate.changes import UNLOCKED, Candidate, for_device, for_host
 from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.options import Option

@@ -1,6 +1,6 @@
 """The last round of `tune`: keys of the fastest that only the order in which a step's work is issued tells apart.
 
-Closed forms know no order. Emulated and simulated trials leave one, which is replayed (zerobench.estimate.time.replay).
+Closed forms know no order. Emulated and simulated trials leave one, which is replayed (estimate/clock/replay.py).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from typing import Any
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.trial.optimizers import deepspeeds_adamw
 from zerobench.config.trial.trial import OFFLOADS, Offload, Precision, TrialSpec
-from zerobench.estimate.time.expected import expected_step
-from zerobench.estimate.time.trace import unpack
+from zerobench.estimate.clock.script_step import script_expected
+from zerobench.estimate.clock.trace import unpack
 from zerobench.launch.emulate.drafts import Draft
 from zerobench.launch.emulate.figures import Try
 from zerobench.launch.emulate.options import Kind
@@ -34,8 +34,8 @@ def tried_slower(script: Trial, attempt: Try, cluster: Cluster) -> float | None:
     samples = [_samples(unchanged, before), _samples(attempt.record, after)]
     if unchanged is None or None in samples:
         return None
-    usual_s = expected_step(PlainTrial(script.spec, script.record, (unchanged,)), cluster.gpu, cluster.links)
-    changed_s = expected_step(PlainTrial(changed, script.record, (attempt.record,)), cluster.gpu, cluster.links)
+    usual_s = script_expected(PlainTrial(script.spec, script.record, (unchanged,)), cluster.gpu, cluster.links)
+    changed_s = script_expected(PlainTrial(changed, script.record, (attempt.record,)), cluster.gpu, cluster.links)
     if usual_s is None or changed_s is None:
         return None
     return share_slower(changed_s.step_s / (samples[1] or 1), usual_s.step_s / (samples[0] or 1))

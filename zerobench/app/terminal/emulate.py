@@ -12,9 +12,9 @@ from zerobench.app.terminal.answer import Answer, shortest
 from zerobench.app.terminal.live_predictions import Doing
 from zerobench.common.units import counted, format_bytes
 from zerobench.common.vocabulary import Category, Place, StepKind
-from zerobench.estimate.time.expected import NO_TRACE, why_no_time
-from zerobench.estimate.time.predicted_speed import work_of
-from zerobench.estimate.time.step import Interval
+from zerobench.config.deepspeed.own_work import work_of
+from zerobench.estimate.clock.script_step import NO_TRACE, why_no_script_time
+from zerobench.estimate.clock.step import Interval
 from zerobench.launch.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.launch.emulate.figures import RankFit, Try, Verdict
 from zerobench.launch.emulate.part import Account, End, Refusal
@@ -292,7 +292,7 @@ def _speed(made: Emulation) -> Iterator[str]:
     row = _row(made)
     if row is None or row.expected is None:
         cluster = made.request.cluster
-        why = NO_TRACE if row is None else why_no_time(row.trial, cluster.gpu, cluster.links)
+        why = NO_TRACE if row is None else why_no_script_time(row.trial, cluster.gpu, cluster.links)
         yield f"speed: no expected time: {why}"
         return
     what = "speed" if made.verdict.fits_devices else "speed, if it fitted"

@@ -19,7 +19,7 @@ import torch
 
 from zerobench.common.block_io import BlockIo
 from zerobench.emulator.inside import deepcompile, helpers
-from zerobench.estimate.time.trace import DeviceWork, Drive, DriveWait, Host, tell
+from zerobench.estimate.clock.trace import DeviceWork, Drive, DriveWait, Host, tell
 
 _swapped_bytes: dict[str, int] = {}
 """Size of each file written by a swapper, by path. No file exists."""

@@ -1,1 +1,1 @@
-"""Expected time of a step: closed forms and a replay, with rates fitted to published runs."""
+"""Closed form of a step's time, from a model's sizes and an engine's settings. Frozen."""

@@ -14,10 +14,10 @@ from zerobench.config.models.tensors import adapter_tensors, layout_of, named_we
 from zerobench.config.trial.adapter import lora_of
 from zerobench.config.trial.optimizers import OPTIMIZERS, Optimizer, plain_optimizer
 from zerobench.config.trial.trial import Offload, TrialSpec
-from zerobench.estimate.time.collectives import bytes_per_element, trained_bytes_per_element
-from zerobench.estimate.time.device import Device
-from zerobench.estimate.time.host import LLAMAS_TENSORS, NOTHING, BlockIssue, Issue, block_issue
-from zerobench.estimate.time.kernels import FP32_BYTES, moved_by_element_s, moved_s
+from zerobench.estimate.clock.collectives import bytes_per_element, trained_bytes_per_element
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.host import LLAMAS_TENSORS, NOTHING, UNFUSED, BlockIssue, Issue, block_issue, engine_of
+from zerobench.estimate.clock.kernels import FP32_BYTES, moved_by_element_s, moved_s
 from zerobench.estimate.time.passes import Decoder
 from zerobench.estimate.time.terms import Work, update_seconds, updated_parameters
 from zerobench.estimate.time.transfers import offloaded_share, recast
@@ -53,18 +53,6 @@ def _tensors(spec: TrialSpec) -> int:
     """Parameters of a block; of one with adapters, as many as a Llama's."""
     layout = None if spec.adapter is not None else layout_of(spec.model)
     return LLAMAS_TENSORS if layout is None else len(layout.layer)
-
-
-def engine_of(spec: TrialSpec) -> str:
-    """As `issue` in rates.yaml has it."""
-    if {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}:
-        return f"{spec.strategy}-offload"
-    if spec.zero_stage == 0 and spec.optimizer is not Optimizer.FUSED_ADAMW:
-        return _UNFUSED
-    return "fsdp-alone" if spec.strategy == "fsdp" and spec.world_size == 1 else spec.strategy
-
-
-_UNFUSED = "zero0-torch"
 
 
 def reduces_after(work: Work) -> bool:
@@ -148,7 +136,7 @@ def late_update_s(work: Work, device: Device, decoder: Decoder, *, ahead_s: floa
     issue = issue.less(searching)
     if stage == 0:
         ahead_s = search_s = 0.0
-    if engine_of(spec) == _UNFUSED:
+    if engine_of(spec) == UNFUSED:
         copying = block.times(blocks * LLAMAS_TENSORS / block.launches)
         issue, then = issue.less(copying), then.plus(copying)
     beside_s = norm_s + kernels_s - engines_update_s(work, device)

@@ -14,23 +14,31 @@ from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from zerobench.common.errors import UserError
-from zerobench.common.units import counted
 from zerobench.common.vocabulary import Phase
 from zerobench.config.derived.batch import micro_batches_of_share, micro_batches_per_step
 from zerobench.config.hardware.hardware import Gpu
 from zerobench.config.hardware.links import Links
-from zerobench.config.hardware.overheads import CalibratedSteps, StepConstants, calibrated_steps
+from zerobench.config.hardware.overheads import StepConstants, calibrated_steps
 from zerobench.config.models.tensors import layout_of, lists_tensors
 from zerobench.config.trial.recomputation import attention_again, recomputed_blocks
 from zerobench.config.trial.trial import Attention, Blocks, Compile, Evidence, Offload, TrialSpec
+from zerobench.estimate.clock.achieved import MAPPED_BYTE_S, achieved
+from zerobench.estimate.clock.assumed import host_assumption
+from zerobench.estimate.clock.calibrated import calibrated
+from zerobench.estimate.clock.collectives import traffic_by_kind
+from zerobench.estimate.clock.device import Device, device_of
+from zerobench.estimate.clock.host import HEAD_LAUNCHES, OUTSIDE_LAUNCHES, REDUCE_ONCE
+from zerobench.estimate.clock.kernels import attention_s, linear_s
+from zerobench.estimate.clock.links import collective_s
+from zerobench.estimate.clock.rates import HostRates, rates_of
+from zerobench.estimate.clock.replay import Timeline
+from zerobench.estimate.clock.roofline import Roofline
+from zerobench.estimate.clock.script_step import script_expected, script_step, why_no_script_time
+from zerobench.estimate.clock.step import ExpectedStep, Sides, expected
 from zerobench.estimate.memory.terms.passes import kept_products
 from zerobench.estimate.time.bound import step_bound
-from zerobench.estimate.time.collectives import traffic_by_kind
-from zerobench.estimate.time.device import Device, device_of
 from zerobench.estimate.time.engines import (
     device_update_s,
-    engine_of,
     issue_of,
     late_update_s,
     mapped_update_bytes,
@@ -38,50 +46,17 @@ from zerobench.estimate.time.engines import (
     recast_host_bytes,
     reduces_after,
 )
-from zerobench.estimate.time.host import HEAD_LAUNCHES, OUTSIDE_LAUNCHES, REDUCE_ONCE, block_issue
-from zerobench.estimate.time.issued_step import IssuedStep, Place, device_at_16_bits, issued_step
-from zerobench.estimate.time.kernels import attention_s, linear_s
-from zerobench.estimate.time.known import (
-    HOST_WORDS,
-    assumptions,
-    cause_of,
-    host_assumption,
-    overhead_assumption,
-    script_assumptions,
-    why_unknown,
-)
-from zerobench.estimate.time.links import collective_s
+from zerobench.estimate.time.known import assumptions, overhead_assumption, why_unknown
 from zerobench.estimate.time.passes import Decoder, Passes, decoder_of, passes
-from zerobench.estimate.time.rates import HostRates, Rates, rates_of
-from zerobench.estimate.time.replay import Timeline
 from zerobench.estimate.time.replayed import head_rows, kernels_of, replayed_parts, timeline_of
-from zerobench.estimate.time.roofline import Roofline
 from zerobench.estimate.time.stages import piped
-from zerobench.estimate.time.step import (
-    Bucket,
-    ExpectedStep,
-    Phases,
-    Sides,
-    expected,
-    exposed_s,
-    hidden_reducing_s,
-    last_reduced_s,
-    step,
-)
+from zerobench.estimate.time.step import Bucket, Phases, exposed_s, hidden_reducing_s, last_reduced_s, step
 from zerobench.estimate.time.step_time_tuned import tuned_of
 from zerobench.estimate.time.swaps import Pass, swapping_s
 from zerobench.estimate.time.terms import Work, optimizer, update_seconds
-from zerobench.estimate.time.trace import StepTrace, unpack
-from zerobench.estimate.time.transfers import MAPPED_BYTE_S, Copies, copies, fsdp_copies, offload, recast_s
+from zerobench.estimate.time.transfers import Copies, copies, fsdp_copies, offload, recast_s
 from zerobench.estimate.time.transformers_blocks import as_run, in_todays_loop
 from zerobench.records.trials import Trial, case_of
-
-_HOST_SHARE = 0.15
-"""Of the host memory's bandwidth, by an update there, CPUAdam and what goes before and after it, as two steps of
-zenflow have it (benchmarks/timing/other_programs.csv). Three of another program take twice as long."""
-_HOST_LINK_SHARE = 0.8
-"""Of PCIe, by copies of page-locked memory (NVIDIA's bandwidthTest gives 0.8 to 0.9 of the datasheet)."""
-_NVME_SHARE = 0.8
 
 
 class TimedWork(NamedTuple):
@@ -126,41 +101,16 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins before it.
     """
     if trial.spec.own is not None:
-        step = _replayed_script(trial, gpu, links)
-    else:
-        asked = _timed_here(trial, gpu, links)
-        step = None if asked is None else published_step(asked)
+        return script_expected(trial, gpu, links)
+    asked = _timed_here(trial, gpu, links)
+    step = None if asked is None else published_step(asked)
     if step is None:
         return None
-    bound = None if trial.spec.own is not None else step_bound(trial, gpu, links)
+    bound = step_bound(trial, gpu, links)
     measured, least_s = calibrated_steps(gpu.name), 0.0 if bound is None else bound.step_s or 0.0
     if measured is not None:
-        step = _calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
+        step = calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
     return replace(step, low_s=max(step.low_s, least_s))
-
-
-def _calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> ExpectedStep:
-    """`step` as the trials of run `run_id` have it; `spread` is of what they say nothing of."""
-    parts = (step.compute_s, step.exposed_communication_s, step.update_s, step.bubble_s)
-    scaled = (True, not steps.of_passes, not steps.of_passes, True)
-    seconds = [steps.factor * part if is_scaled else part for part, is_scaled in zip(parts, scaled, strict=True)]
-    longer = max(1.0, least_s / sum(seconds))
-    words = _calibration_words(steps, longer, run_id)
-    share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)
-    others = {
-        each: spread
-        for each, spread in step.assumed.items()
-        if each not in steps.covered and not (steps.constants and cause_of(each) == HOST_WORDS)
-    }
-    own = math.hypot(share * steps.spread, (1 - share) * spread)
-    return expected([longer * part for part in seconds], own, {words: 0.0, **others})
-
-
-def _calibration_words(steps: CalibratedSteps, longer: float, run_id: str) -> str:
-    constants, trials = steps.constants, counted(steps.num_trials, "trial")
-    slower = steps.factor * longer * (1.0 if constants is None else constants.slower)
-    host = "" if constants is None else f", {constants.host_words}"
-    return f"computing takes {slower:.3g} times the published rates' time{host}, as in {trials} of {run_id}"
 
 
 def published_step(asked: TimedWork) -> ExpectedStep | None:
@@ -179,47 +129,10 @@ def published_step(asked: TimedWork) -> ExpectedStep | None:
     return expected(parts, rates.spread, granted | overhead_assumption(between_s, sum(parts)))
 
 
-def _script_step(trial: Trial, gpu: Gpu, links: Links) -> IssuedStep | str:
-    """The step of a user's script as its rank issued it, or why there is none."""
-    text = next((rank.step_trace for rank in trial.ranks if rank.step_trace is not None), None)
-    if text is None:
-        return NO_TRACE
-    device, measured = device_at_16_bits(gpu), calibrated_steps(gpu.name)
-    constants = None if measured is None else measured[0].constants
-    achieved = links if device is None else _achieved(links, device.rates)
-    if constants is not None:
-        achieved = achieved.slowed(copies=constants.copies_slower, host_update=constants.host_update_slower)
-    place = Place(gpu, achieved, trial.spec.world_size, trial.spec.gpus_per_node)
-    return issued_step(unpack_of(trial, text), place, block_issue(engine_of(trial.spec)), constants)
-
-
-def _replayed_script(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
-    issued = _script_step(trial, gpu, links)
-    parts = None if isinstance(issued, str) else issued.parts()
-    if isinstance(issued, str) or parts is None:
-        return None
-    device, spec = issued.pace.device, trial.spec
-    granted: dict[str, float | Sides] = {**device.assumptions, **script_assumptions(issued.trace, spec.world_size)}
-    granted |= host_assumption(device.host, lambda host: sum(issued.issued_by(host).parts() or parts))
-    return expected(parts, device.rates.spread, granted)
-
-
-NO_TRACE = "no steady step was recorded: two optimizer steps must be played (--steps 2)"
-
-
-def unpack_of(trial: Trial, text: str) -> StepTrace:
-    """The trace `text` of a trial. Raises UserError: it is none."""
-    try:
-        return unpack(text)
-    except ValueError as error:
-        raise UserError(f"step_trace of {trial.spec.trial_id}: {error}") from error
-
-
 def why_no_time(trial: Trial, gpu: Gpu, links: Links) -> str:
     """Why no step is expected of `trial`, of which there is none."""
     if trial.spec.own is not None:
-        issued = _script_step(trial, gpu, links)
-        return issued if isinstance(issued, str) else "a rate of its step is not known"
+        return why_no_script_time(trial, gpu, links)
     if (why := why_unknown(trial.spec)) is not None:
         return why
     if decoder_of(trial.spec.model) is None or not lists_tensors(trial.spec.model):
@@ -237,7 +150,7 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
     Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
     if trial.spec.own is not None:
-        issued = _script_step(trial, gpu, links)
+        issued = script_step(trial, gpu, links)
         return None if isinstance(issued, str) else issued.timeline()
     asked = _in_order_here(trial, gpu, links)
     return None if asked is None else timeline_of(*asked.replayed)
@@ -274,7 +187,7 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
         return None
     if spec.strategy == "tensor":
         decoder = decoder.cut(spec.world_size)
-    work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
+    work = Work(trial.ranks[0], spec, gpu, achieved(links, device.rates), case_of(trial))
     if spec.prediction.blocks is Blocks.FUSED:
         device = in_todays_loop(device)
     else:
@@ -454,19 +367,6 @@ def _reduces_after(work: Work) -> bool:
 def _alone(spec: TrialSpec) -> bool:
     """Whether nothing is communicated: one rank, or one of many whose collectives move nothing."""
     return spec.world_size == 1 or spec.evidence is Evidence.SOLO
-
-
-def _achieved(links: Links, rates: Rates) -> Links:
-    """The links at the rates that are achieved of them."""
-    shares = {
-        "link_gb_per_s": rates.link_share,
-        "network_gb_per_s": rates.network_share,
-        "host_link_gb_per_s": _HOST_LINK_SHARE,
-        "host_memory_gb_per_s": _HOST_SHARE,
-        "nvme_gb_per_s": _NVME_SHARE,
-    }
-    known = {name: getattr(links, name) * share for name, share in shares.items() if getattr(links, name) is not None}
-    return links.model_copy(update=known)
 
 
 def _communication(work: Work) -> Phases | None:

@@ -8,10 +8,10 @@ from zerobench.config.models.architecture import complete, dimensions
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.models.tensors import has_separate_queries
 from zerobench.config.trial.model import ModelSpec
-from zerobench.estimate.time.device import Device
-from zerobench.estimate.time.host import BEFORE_BLOCKS, QUEUED_LAUNCHES, BlockIssue, block_issue
-from zerobench.estimate.time.kernels import WORD_BYTES, attention_s, linear_s, moved_s
-from zerobench.estimate.time.rates import Rates
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.host import BEFORE_BLOCKS, QUEUED_LAUNCHES, BlockIssue, block_issue
+from zerobench.estimate.clock.kernels import WORD_BYTES, attention_s, linear_s, moved_s
+from zerobench.estimate.clock.rates import Rates
 from zerobench.estimate.time.timing_tuned import Tuned, TunedMatrix
 
 

@@ -4,7 +4,7 @@ Products, attention, collectives and transfers take what the closed form says of
 the trace's bytes say how much falls where; how long it takes together the words a block that the rates were fitted on
 (eager modules of transformers move two to three times as many bytes as the fitted ones, which fuse more). An update on
 the device moves the bytes that its own operations do. The host issues the trace's launches, and the Python of its
-engine between them (estimate/time/host.py).
+engine between them (estimate/clock/host.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ from zerobench.config.derived.batch import micro_batches_per_step
 from zerobench.config.derived.chunks import chunk_rows
 from zerobench.config.trial.recomputation import OPERATIONS
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.time.collectives import KindTraffic
-from zerobench.estimate.time.device import Device
+from zerobench.estimate.clock.achieved import MAPPED_BYTE_S, PAGED_SHARES
+from zerobench.estimate.clock.collectives import KindTraffic
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.host import HEAD_LAUNCHES, HEAD_PRODUCTS, Head, launch_seconds
+from zerobench.estimate.clock.kernels import attention_flops, moved_s
+from zerobench.estimate.clock.links import collective_s
+from zerobench.estimate.clock.replay import Pace, Timeline, replay
+from zerobench.estimate.clock.roofline import KernelClass, kernel_classes
+from zerobench.estimate.clock.step import replayed
+from zerobench.estimate.clock.trace import BACKWARD, FORWARD, Call, Kernels, StepTrace
+from zerobench.estimate.clock.trace import Work as Gathered
+from zerobench.estimate.memory.terms.activations import chunk_rows
 from zerobench.estimate.time.engines import (
     device_update_s,
     issue_of,
@@ -26,17 +36,8 @@ from zerobench.estimate.time.engines import (
     reduces_after,
     updated_blocks,
 )
-from zerobench.estimate.time.host import HEAD_LAUNCHES, HEAD_PRODUCTS, Head, launch_seconds
-from zerobench.estimate.time.kernels import attention_flops, moved_s
-from zerobench.estimate.time.links import collective_s
 from zerobench.estimate.time.passes import Decoder, elementwise_bytes, loss_bytes
-from zerobench.estimate.time.replay import Pace, Timeline, replay
-from zerobench.estimate.time.roofline import KernelClass, kernel_classes
-from zerobench.estimate.time.step import replayed
 from zerobench.estimate.time.terms import Work, update_seconds
-from zerobench.estimate.time.trace import BACKWARD, FORWARD, Call, Kernels, StepTrace
-from zerobench.estimate.time.trace import Work as Gathered
-from zerobench.estimate.time.transfers import MAPPED_BYTE_S, PAGED_SHARES
 
 _GIGA = 1e9
 

@@ -14,12 +14,12 @@ from zerobench.config.derived.batch import micro_batches_of_share
 from zerobench.config.derived.pipeline import stage_blocks
 from zerobench.config.models.tensors import stage_tensors
 from zerobench.config.trial.trial import PipelineSchedule, TrialSpec
-from zerobench.estimate.time.kernels import WORD_BYTES
-from zerobench.estimate.time.latency import latency_s
+from zerobench.estimate.clock.kernels import WORD_BYTES
+from zerobench.estimate.clock.latency import latency_s
+from zerobench.estimate.clock.rates import Rates
+from zerobench.estimate.clock.replay import Timeline
 from zerobench.estimate.time.passes import Decoder, Passes
 from zerobench.estimate.time.pipeline import StageTimes, passes_s
-from zerobench.estimate.time.rates import Rates
-from zerobench.estimate.time.replay import Timeline
 from zerobench.estimate.time.terms import Work
 
 

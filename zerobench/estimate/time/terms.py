@@ -21,16 +21,16 @@ from zerobench.config.hardware.links import Links
 from zerobench.config.models.architecture import complete, dimensions
 from zerobench.config.trial.recomputation import attention_again
 from zerobench.config.trial.trial import Attention, Evidence, Offload, TrialSpec
-from zerobench.estimate.memory.deepspeed.setting import Setting
-from zerobench.estimate.memory.record import formula_setting
-from zerobench.estimate.time.collectives import (
+from zerobench.estimate.clock.collectives import (
     KindTraffic,
     bytes_per_element,
     traffic_by_kind,
     trained_bytes_per_element,
 )
-from zerobench.estimate.time.links import nodes_of, transfer_s
-from zerobench.estimate.time.trace import StepTrace, unpack
+from zerobench.estimate.clock.links import nodes_of, transfer_s
+from zerobench.estimate.clock.trace import StepTrace, unpack
+from zerobench.estimate.memory.deepspeed.setting import Setting
+from zerobench.estimate.memory.record import formula_setting
 from zerobench.records.instants import OPTIMIZER_STATES, end_instant
 from zerobench.records.records import RankRecord
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zerobench.estimate.time.device import Device
-from zerobench.estimate.time.kernels import FP32_BYTES, WORD_BYTES, fp32_gemm_s, linear_s, moved_s
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.kernels import FP32_BYTES, WORD_BYTES, fp32_gemm_s, linear_s, moved_s
 
 
 class TunedMatrix(NamedTuple):

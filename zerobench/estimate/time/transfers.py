@@ -8,8 +8,9 @@ from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Phase, Place, StepKind
 from zerobench.config.derived.batch import micro_batches_per_step
 from zerobench.config.trial.trial import Offload, Precision
-from zerobench.estimate.time.collectives import bytes_per_element, traffic_by_kind, trained_bytes_per_element
-from zerobench.estimate.time.kernels import FP32_BYTES
+from zerobench.estimate.clock.achieved import PAGED_SHARES
+from zerobench.estimate.clock.collectives import bytes_per_element, traffic_by_kind, trained_bytes_per_element
+from zerobench.estimate.clock.kernels import FP32_BYTES
 from zerobench.estimate.time.terms import PASSES, UPDATE, Term, Work, missing, timed
 from zerobench.records.instants import OPTIMIZER_STATES
 
@@ -19,13 +20,6 @@ _DIRECTIONS = {
     "update up": "to the device at the update",
     "update down": "to the host at the update",
 }
-PAGED_SHARES = {True: 0.14, False: 0.235}
-"""Of page-locked copies' rate, to the device and to the host, by memory that is not: 256 MiB went to two H100 at 8.4 of
-54.8 and 7.1 of 54.5 GB/s, and came at 13.2 of 55.0 and 12.5 of 54.9 (benchmarks/gpu_campaign/h100/kernel_rates.csv,
-h100_second)."""
-MAPPED_BYTE_S = 1 / 6e9
-"""In which the kernel makes a byte of new memory ready: what two updates on one host took longer than their bytes, 5.3
-and 7.5 GB/s (benchmarks/gpu_campaign/h200_second/trials.csv)."""
 
 
 def offload(work: Work) -> Term:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from zerobench.config.models.architecture import complete, dimensions
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import CrossEntropy
-from zerobench.estimate.time.device import Device
-from zerobench.estimate.time.kernels import WORD_BYTES
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.kernels import WORD_BYTES
+from zerobench.estimate.clock.rates import shipped_rates
 from zerobench.estimate.time.passes import Decoder, elementwise_width
-from zerobench.estimate.time.rates import shipped_rates
 
 
 class Words(NamedTuple):

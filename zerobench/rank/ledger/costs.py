@@ -21,7 +21,7 @@ from torch.utils.flop_counter import (
 )
 
 from zerobench.common.malloc import MAPPED_FROM_BYTES
-from zerobench.estimate.time.trace import Product
+from zerobench.estimate.clock.trace import Product
 
 SIMULATED_DEVICE = "simgpu"
 """Device type of the simulated GPU (zerobench.rank.worlds.simulation.device)."""

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import flop_registry
 
-from zerobench.estimate.time.trace import EventRecord, EventWait
+from zerobench.estimate.clock.trace import EventRecord, EventWait
 from zerobench.rank.ledger.costs import VALUE, cost_of, flops_of, runs_nothing
 from zerobench.rank.ledger.heard_collectives import HearingCounter
 from zerobench.rank.ledger.order import Order

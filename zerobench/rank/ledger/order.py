@@ -1,9 +1,9 @@
-"""Takes down the order in which a rank without a device issues its steady step (zerobench.estimate.time.trace)."""
+"""Takes down the order in which a rank without a device issues its steady step (zerobench.estimate.clock.trace)."""
 
 from collections.abc import Callable
 
-from zerobench.estimate.time import trace
-from zerobench.estimate.time.trace import DeviceWork, Host, HostCopy, Item, PageMapping
+from zerobench.estimate.clock import trace
+from zerobench.estimate.clock.trace import DeviceWork, Host, HostCopy, Item, PageMapping
 from zerobench.rank.ledger.costs import Cost, Where
 from zerobench.rank.ledger.traffic import Traffic
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from zerobench.estimate.time.trace import Attention, EventWait
+from zerobench.estimate.clock.trace import Attention, EventWait
 from zerobench.rank.ledger.costs import Cost, Where, cost_of, flops_of
 from zerobench.rank.ledger.emulated_order import EmulatedCounter, EmulatedOrder, current_stream
 from zerobench.rank.ledger.order import Order

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from zerobench.common.vocabulary import Phase, StepKind
-from zerobench.estimate.time.trace import CollectiveWait, PhaseStart, Recorder
+from zerobench.estimate.clock.trace import CollectiveWait, PhaseStart, Recorder
 from zerobench.records.records import CollectiveTraffic, CountedFlops
 
 
@@ -63,7 +63,7 @@ class Traffic:
         return self._recorder if is_steady else None
 
     def trace(self) -> str | None:
-        """Packed issue order of the steady step (zerobench.estimate.time.trace); None if it was not recorded."""
+        """Packed issue order of the steady step (zerobench.estimate.clock.trace); None if it was not recorded."""
         trace = None if self._recorder is None else self._recorder.trace()
         return None if trace is None else trace.pack()
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch._C._autograd import DeviceType
 
-from zerobench.estimate.time.replay import merged, outside
+from zerobench.estimate.clock.replay import merged, outside
 from zerobench.rank.ledger.device import Device
 from zerobench.records.records import CommunicationTime
 

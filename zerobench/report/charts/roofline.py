@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 
 from zerobench.common.units import format_seconds
+from zerobench.estimate.clock.roofline import KernelClass, Roofline
 from zerobench.estimate.time.predicted_speed import predicted_roofline
-from zerobench.estimate.time.roofline import KernelClass, Roofline
 from zerobench.report.charts.render import Mark, Specification, drawing, haloed, in_columns, layered, mark, reach
 from zerobench.report.charts.shown import share, whole
 from zerobench.report.figures.run.runs import RunFigures

@@ -7,8 +7,8 @@ import altair as alt
 
 from zerobench.common.units import format_seconds
 from zerobench.config.derived.batch import limit_micro_batches
+from zerobench.estimate.clock.replay import Timeline
 from zerobench.estimate.time.predicted_speed import predicted_timeline
-from zerobench.estimate.time.replay import Timeline
 from zerobench.report.charts.render import Specification, arranged, drawing, layered, mark, plot_width, reach
 from zerobench.report.charts.shown import most_telling, shown_sentence, whole
 from zerobench.report.figures.run.runs import RunFigures

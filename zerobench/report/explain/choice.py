@@ -21,8 +21,9 @@ from zerobench.config.derived.strategy import paper_stage
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.trial.recomputation import recomputed_blocks
 from zerobench.config.trial.trial import Offload, TrialSpec
-from zerobench.estimate.time.order import least_ratio
-from zerobench.report.figures.fit import ROOM
+from zerobench.estimate.clock.order import least_ratio
+from zerobench.estimate.clock.step import ExpectedStep
+from zerobench.report.figures.fit import ROOM, Fit
 from zerobench.report.figures.trial import TrialFigures
 
 AS_FAST = 0.01

@@ -8,7 +8,7 @@ from typing import Any
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Phase, Place, StepKind
 from zerobench.config.derived.roles import Role
-from zerobench.estimate.time.collectives import bytes_per_element
+from zerobench.estimate.clock.collectives import bytes_per_element
 from zerobench.records.instants import Instant, largest_peak, peaks_by_rank
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, num_params, num_trained, roles, workers

@@ -16,7 +16,7 @@ from zerobench.config.derived.strategy import paper_stage
 from zerobench.config.derived.zero_paper import shares
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.time.collectives import bytes_per_element, trained_bytes_per_element
+from zerobench.estimate.clock.collectives import bytes_per_element, trained_bytes_per_element
 from zerobench.records.records import PeakPart
 from zerobench.records.trials import Trial, case_of, num_params, num_trained
 from zerobench.report.explain.held_parts import held_part

@@ -8,9 +8,9 @@ from zerobench.common.units import format_bytes, format_seconds
 from zerobench.common.vocabulary import StepKind
 from zerobench.config.hardware.links import links_of
 from zerobench.config.trial.trial import Evidence
+from zerobench.estimate.clock.collectives import KindTraffic, traffic_by_kind, volume_psi
+from zerobench.estimate.clock.place import gpu_of
 from zerobench.estimate.time.bound import StepBound, step_bound
-from zerobench.estimate.time.collectives import KindTraffic, traffic_by_kind, volume_psi
-from zerobench.estimate.time.predicted_speed import gpu_of
 from zerobench.records.trials import Trial, case_of
 from zerobench.report.explain.topic import Topic, says, signed
 from zerobench.report.figures.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank

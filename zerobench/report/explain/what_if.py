@@ -16,10 +16,10 @@ from zerobench.common.units import format_seconds
 from zerobench.config.derived.cluster import read_rate
 from zerobench.config.hardware.hardware import Gpu, known_gpu
 from zerobench.config.hardware.links import Links, links_of
+from zerobench.estimate.clock.larger import of_more_tokens
+from zerobench.estimate.clock.place import place_of
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.time.expected import expected_step, why_no_time
-from zerobench.estimate.time.larger import of_more_tokens
-from zerobench.estimate.time.predicted_speed import place_of
-from zerobench.estimate.time.step import ExpectedStep
 from zerobench.records.trials import Trial
 from zerobench.report.explain.topic import Topic, says
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from zerobench.common.units import format_bytes, format_seconds
 from zerobench.common.vocabulary import Category, Status
 from zerobench.config.trial.trial import Offload, TrialSpec
-from zerobench.estimate.time.order import least_ratio
+from zerobench.estimate.clock.order import least_ratio
 from zerobench.records.instants import Instant
 from zerobench.records.trials import Trial, case_of
 from zerobench.report.explain.memory_causes import MOMENTS, cause, reduce_buckets

@@ -2,7 +2,7 @@
 
     zerobench export RUN --step-timeline steps.json    # then open steps.json at ui.perfetto.dev
 
-A process is a trial, a thread one of its lanes (zerobench.estimate.time.replay).
+A process is a trial, a thread one of its lanes (zerobench.estimate.clock.replay).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zerobench.common.errors import UserError
+from zerobench.estimate.clock.replay import Timeline
 from zerobench.estimate.time.predicted_speed import predicted_timeline
-from zerobench.estimate.time.replay import Timeline
 from zerobench.records import store
 from zerobench.records.trials import ended_trials
 from zerobench.report.export.chrome_trace import Event, piece, process_name, thread_name, write_trace

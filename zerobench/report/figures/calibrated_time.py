@@ -20,10 +20,10 @@ import numpy as np
 from zerobench.config.hardware.hardware import Gpu
 from zerobench.config.hardware.overheads import CalibratedSteps, StepConstants
 from zerobench.config.trial.trial import Evidence
+from zerobench.estimate.clock.assumed import COPIES_WORDS, HOST_UPDATE_WORDS
+from zerobench.estimate.clock.place import gpu_of, usual_cluster
+from zerobench.estimate.clock.rates import rates_of, shipped_rates
 from zerobench.estimate.time.expected import TimedWork, parts_of, published_step, timed_work
-from zerobench.estimate.time.known import COPIES_WORDS, HOST_UPDATE_WORDS
-from zerobench.estimate.time.predicted_speed import gpu_of, usual_cluster
-from zerobench.estimate.time.rates import rates_of, shipped_rates
 from zerobench.records.trials import Trial
 from zerobench.report.figures.speed import speed_of
 

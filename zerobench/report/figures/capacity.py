@@ -11,7 +11,7 @@ from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Phase, Place, Status, StepKind
 from zerobench.config.derived.sharding import state_shard_size
 from zerobench.config.trial.trial import Evidence, Offload, Precision
-from zerobench.estimate.time.kernels import FP32_BYTES
+from zerobench.estimate.clock.kernels import FP32_BYTES
 from zerobench.records.instants import Instant, peak_instant
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, case_of

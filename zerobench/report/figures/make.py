@@ -12,10 +12,11 @@ from zerobench.common.vocabulary import Category, Place, Status, StepKind
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.hardware.hardware import Gpu, device_capacity_bytes, peak_flops
 from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.clock.place import gpu_of
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.time.bound import step_bound
 from zerobench.estimate.time.expected import expected_step
-from zerobench.estimate.time.predicted_speed import PredictedStep, gpu_of, predicted_step
-from zerobench.estimate.time.step import ExpectedStep
+from zerobench.estimate.time.predicted_speed import PredictedStep, predicted_step
 from zerobench.records.instants import device_peak_bytes, host_peak_bytes
 from zerobench.records.records import Failure, TrialRecord
 from zerobench.records.trials import Trial, all_ranks_ran, completed, is_whole, num_params, roles

@@ -1,7 +1,7 @@
 """Bytes that leave and enter a rank in a step: as counted, and by the papers' closed forms.
 
 Counted are messages of collectives, sends and receives in the last memory step. What a collective's message makes leave
-a rank is a ring's or a tree's least (estimate/time/links.py): 2 (n-1)/n of it for an all-reduce, (n-1)/n for the
+a rank is a ring's or a tree's least (estimate/clock/links.py): 2 (n-1)/n of it for an all-reduce, (n-1)/n for the
 others. The closed forms go through the same function, so that both mean the same:
 
 - ddp and ZeRO: Psi elements all-reduced at stages 0 to 2 or reduced and gathered, three times Psi moved at stage 3
@@ -26,8 +26,12 @@ from zerobench.config.derived.pipeline_steps import passed_per_step
 from zerobench.config.derived.roles import Role, num_servers, num_workers
 from zerobench.config.derived.strategy import STRATEGIES, paper_stage
 from zerobench.config.trial.trial import Compression, TrialSpec
-from zerobench.estimate.time.collectives import bytes_per_element
-from zerobench.estimate.time.links import Flow, flow, total_flow
+from zerobench.estimate.clock.collectives import bytes_per_element
+from zerobench.estimate.clock.links import Flow, flow, total_flow
+from zerobench.estimate.memory.parameter_server import bytes_per_step
+from zerobench.estimate.memory.pipeline import passed_per_step
+from zerobench.estimate.memory.record import formula_record
+from zerobench.estimate.memory.terms import zero_paper
 from zerobench.records.records import CollectiveTraffic, RankRecord
 
 _HALF = (Compression.FP16, Compression.BF16)

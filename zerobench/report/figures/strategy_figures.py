@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from zerobench.common.vocabulary import Place, StepKind
 from zerobench.config.derived.roles import Role
 from zerobench.config.trial.trial import Evidence
-from zerobench.estimate.time.links import Flow
+from zerobench.estimate.clock.links import Flow
 from zerobench.records.instants import ModelStates, largest_model_states, largest_peak
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, completed, roles

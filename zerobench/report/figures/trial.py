@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from zerobench.common.vocabulary import Place, Status, StepKind
 from zerobench.config.derived.roles import Role
 from zerobench.config.trial.trial import Evidence, Offload, TrialSpec
+from zerobench.estimate.clock.step import ExpectedStep
 from zerobench.estimate.time.bound import StepBound
-from zerobench.estimate.time.step import ExpectedStep
 from zerobench.records.instants import Instant
 from zerobench.records.trials import Trial
 from zerobench.report.figures.batch_ramp import BatchFigures

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from zerobench.common.units import counted, format_bytes, format_count, format_seconds
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.training import Training
+from zerobench.estimate.clock.step import Interval
 from zerobench.estimate.time.expected import why_no_time
-from zerobench.estimate.time.step import Interval
 from zerobench.report.explain.decided import Decided
 from zerobench.report.explain.decision import runner_up_words
 from zerobench.report.figures.fit import ROOM

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from zerobench.estimate.time.step import Interval
+from zerobench.estimate.clock.step import Interval
 from zerobench.report.figures.notes import listed
 from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.recovery import distance_text

@@ -7,7 +7,7 @@ from operator import attrgetter
 from zerobench.common.units import counted, format_bytes
 from zerobench.common.vocabulary import Place
 from zerobench.config.trial.trial import Evidence
-from zerobench.estimate.time.predicted_speed import gpu_of
+from zerobench.estimate.clock.place import gpu_of
 from zerobench.records.trials import Trial, completed
 from zerobench.report.figures.notes import listed
 from zerobench.report.figures.predictions.errors import (

@@ -8,8 +8,8 @@ import torch
 
 from zerobench.common.malloc import MAPPED_FROM_BYTES
 from zerobench.common.vocabulary import Phase, StepKind
-from zerobench.estimate.time import trace
-from zerobench.estimate.time.trace import PageMapping
+from zerobench.estimate.clock import trace
+from zerobench.estimate.clock.trace import PageMapping
 from zerobench.rank.worlds.simulation.allocator import SimulatedCounter
 from zerobench.rank.worlds.simulation.tensors import SimulatedTensors
 

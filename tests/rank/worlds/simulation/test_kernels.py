@@ -153,7 +153,7 @@ def tell_adams_work(sizes: list[int]) -> list[Any]:
     from deepspeed.ops.adam import FusedAdam
 
     from zerobench.emulator.inside import kernels
-    from zerobench.estimate.time import trace
+    from zerobench.estimate.clock import trace
     from zerobench.rank.worlds.simulation.tensors import SimulatedTensors
 
     told: list[Any] = []

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from zerobench.estimate.time import trace
-from zerobench.estimate.time.trace import EventRecord, EventWait, listen
+from zerobench.estimate.clock import trace
+from zerobench.estimate.clock.trace import EventRecord, EventWait, listen
 from zerobench.rank.worlds.simulation.streams import DEFAULT, Event, Stream, current, current_number, entered
 
 

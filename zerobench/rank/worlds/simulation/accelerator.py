@@ -15,7 +15,7 @@ import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-from zerobench.estimate.time.trace import EventWait, tell
+from zerobench.estimate.clock.trace import EventWait, tell
 from zerobench.rank.worlds.simulation import streams
 from zerobench.rank.worlds.simulation.device import DEVICE
 

@@ -16,7 +16,7 @@ from zerobench.common.malloc import MAPPED_FROM_BYTES
 from zerobench.common.vocabulary import Phase, StepKind
 from zerobench.estimate.allocator.allocator_settings import AllocatorModel, allocator_model, device_row
 from zerobench.estimate.allocator.caching_allocator import OutOfMemory
-from zerobench.estimate.time.trace import PageMapping, tell
+from zerobench.estimate.clock.trace import PageMapping, tell
 from zerobench.rank.ledger.cuda import AllocatorTotals
 from zerobench.rank.ledger.recorder import DeviceRows, RowKey
 from zerobench.rank.ledger.storages import Storage, StorageCounter

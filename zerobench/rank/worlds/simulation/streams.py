@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from zerobench.estimate.time.trace import EventRecord, EventWait, tell
+from zerobench.estimate.clock.trace import EventRecord, EventWait, tell
 
 _numbers = count()
 _events = count()

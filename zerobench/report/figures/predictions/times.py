@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median_low
 
+from zerobench.estimate.clock.step import Interval
 from zerobench.estimate.time.predicted_speed import predicted_step
-from zerobench.estimate.time.step import Interval
 from zerobench.report.figures.predictions.predicted import Pair
 from zerobench.report.figures.speed import speed_of
 

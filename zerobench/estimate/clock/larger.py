@@ -5,7 +5,7 @@ from __future__ import annotations
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Phase
 from zerobench.config.derived.strategy import STRATEGIES
-from zerobench.estimate.time.trace import unpack
+from zerobench.estimate.clock.trace import unpack
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import PlainTrial, Trial
 
@@ -14,9 +14,11 @@ def of_more_tokens(trial: Trial, times: int) -> Trial:
     """`trial` with micro-batches `times` as large: FLOPs of the passes and the kernels of its trace grow with them, the
     update and the parameters that are communicated stay. Where ranks divide the model they send each other tokens.
 
-    Raises UserError where a trace is none.
+    Raises UserError where a trace is none, or a script does not say what its micro-batches are.
     """
     spec = trial.spec
+    if spec.own is not None:
+        raise UserError("a user script's step is known as it was played: its products say no number of tokens")
     info = STRATEGIES.get(spec.strategy)
     sends_tokens = info is not None and not info.divides_batch
     tokens = spec.micro_batch_size * spec.sequence_length

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from zerobench.estimate.time.known import cause_of
-from zerobench.estimate.time.step import TENTH, ExpectedStep, sides_of
+from zerobench.estimate.clock.assumed import cause_of
+from zerobench.estimate.clock.step import TENTH, ExpectedStep, sides_of
 
 
 def least_ratio(one: ExpectedStep, other: ExpectedStep) -> float:

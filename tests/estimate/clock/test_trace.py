@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from tests.tools.known import known
-from zerobench.estimate.time.trace import (
+from zerobench.estimate.clock.trace import (
     Call,
     CollectiveWait,
     Drive,

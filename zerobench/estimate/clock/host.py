@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from zerobench.config.trial.trial import CrossEntropy
-from zerobench.estimate.time.rates import HostRates, shipped_rates
-from zerobench.estimate.time.trace import BACKWARD, UPDATE, Kernels, Product, StepTrace, Work
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import CrossEntropy, Offload, TrialSpec
+from zerobench.estimate.clock.rates import HostRates, shipped_rates
+from zerobench.estimate.clock.trace import BACKWARD, UPDATE, Kernels, Product, StepTrace, Work
 
 QUEUED_LAUNCHES = 1024
 
@@ -208,3 +209,15 @@ def launch_seconds(
         for phase, count in launches.items()
         if count
     }
+
+
+UNFUSED = "zero0-torch"
+
+
+def engine_of(spec: TrialSpec) -> str:
+    """As `issue` in rates.yaml has it."""
+    if {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}:
+        return f"{spec.strategy}-offload"
+    if spec.zero_stage == 0 and spec.optimizer is not Optimizer.FUSED_ADAMW:
+        return UNFUSED
+    return "fsdp-alone" if spec.strategy == "fsdp" and spec.world_size == 1 else spec.strategy

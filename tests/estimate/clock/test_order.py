@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from zerobench.estimate.time.known import HOST_WORDS
-from zerobench.estimate.time.order import least_ratio
-from zerobench.estimate.time.step import TENTH, ExpectedStep, Sides, expected
+from zerobench.estimate.clock.assumed import HOST_WORDS
+from zerobench.estimate.clock.order import least_ratio
+from zerobench.estimate.clock.step import TENTH, ExpectedStep, Sides, expected
 
 
 def step(step_s: float, spread: float = 0.0, **assumed: float | Sides) -> ExpectedStep:

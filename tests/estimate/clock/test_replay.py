@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.estimate.time.test_kernels import DEVICE
+from tests.estimate.clock.test_kernels import DEVICE
 from tests.tools.known import known
-from zerobench.estimate.time.host import QUEUED_LAUNCHES, Head
-from zerobench.estimate.time.kernels import gemm_s
-from zerobench.estimate.time.rates import kind_rates
-from zerobench.estimate.time.replay import Pace, Timeline, replay
-from zerobench.estimate.time.step import replayed
-from zerobench.estimate.time.trace import (
+from zerobench.estimate.clock.host import QUEUED_LAUNCHES, Head
+from zerobench.estimate.clock.kernels import gemm_s
+from zerobench.estimate.clock.rates import kind_rates
+from zerobench.estimate.clock.replay import Pace, Timeline, replay
+from zerobench.estimate.clock.step import replayed
+from zerobench.estimate.clock.trace import (
     CollectiveWait,
     Drive,
     DriveWait,

@@ -13,14 +13,15 @@ from tests.tools.known import known
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.models.presets import PRESETS, resolve_model
 from zerobench.config.trial.trial import Precision
-from zerobench.estimate.time.device import Device, device_of
-from zerobench.estimate.time.host import QUEUED_LAUNCHES, block_issue
-from zerobench.estimate.time.kernels import attention_s, gemm_s, linear_s, moved_by_element_s, moved_s
-from zerobench.estimate.time.latency import latency_s
+from zerobench.estimate.clock.device import Device, device_of
+from zerobench.estimate.clock.host import QUEUED_LAUNCHES, block_issue
+from zerobench.estimate.clock.kernels import attention_s, gemm_s, linear_s, moved_by_element_s, moved_s
+from zerobench.estimate.clock.latency import latency_s
+from zerobench.estimate.clock.rates import kind_rates
+from zerobench.estimate.clock.replay import LATE_CLASS, UPDATE_CLASS, Span, Timeline
+from zerobench.estimate.clock.step import TENTH, Sides, expected, replayed
 from zerobench.estimate.time.passes import Passes, decoder_of, passes
-from zerobench.estimate.time.rates import kind_rates
-from zerobench.estimate.time.replay import LATE_CLASS, UPDATE_CLASS, Span, Timeline
-from zerobench.estimate.time.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, replayed, step
+from zerobench.estimate.time.step import Bucket, Phases, exposed_s, step
 from zerobench.estimate.time.transformers_blocks import as_run
 
 ONES = kind_rates("a100").model_copy(

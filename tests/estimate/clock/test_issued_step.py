@@ -10,12 +10,11 @@ from tests.report.sample_run import SampleTrial, trial_record
 from tests.tools.known import known
 from tests.tools.rank_records import rank_record
 from zerobench.config.trial.trial import Evidence, OwnScript, TrialSpec
-from zerobench.estimate.time.expected import expected_step, timeline, why_no_time
-from zerobench.estimate.time.host import block_issue
-from zerobench.estimate.time.issued_step import Place, issued_step
-from zerobench.estimate.time.known import script_assumptions
-from zerobench.estimate.time.rates import rates_of
-from zerobench.estimate.time.trace import (
+from zerobench.estimate.clock.assumed import script_assumptions
+from zerobench.estimate.clock.host import block_issue
+from zerobench.estimate.clock.issued_step import Place, issued_step
+from zerobench.estimate.clock.rates import rates_of
+from zerobench.estimate.clock.trace import (
     BACKWARD,
     FORWARD,
     UPDATE,
@@ -26,6 +25,7 @@ from zerobench.estimate.time.trace import (
     StepTrace,
     unpack,
 )
+from zerobench.estimate.time.expected import expected_step, timeline, why_no_time
 
 ENGINES = {"single": 1, "zero2": 1, "ddp": 8, "zero1": 8, "zero3": 8, "fsdp": 8}
 """Strategies, and ranks of each."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from zerobench.config.hardware.hardware import Gpu
 from zerobench.config.hardware.overheads import StepConstants
 from zerobench.config.trial.trial import Precision
-from zerobench.estimate.time.rates import HostRates, Rates, kind_of, shipped_rates
+from zerobench.estimate.clock.rates import HostRates, Rates, kind_of, shipped_rates
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.estimate.clock.test_kernels import DEVICE
+from tests.estimate.clock.test_replay import PACE, written
 from tests.estimate.time.predicted_trials import gpu, links, predicted, traced
-from tests.estimate.time.test_kernels import DEVICE
-from tests.estimate.time.test_replay import PACE, written
 from tests.tools.known import known
 from zerobench.config.models.presets import resolve_model
+from zerobench.estimate.clock.kernels import attention_flops, gemm_s
+from zerobench.estimate.clock.replay import LATE_CLASS
+from zerobench.estimate.clock.roofline import Roofline, kernel_classes
+from zerobench.estimate.clock.trace import PhaseStart, Recorder
 from zerobench.estimate.time.expected import roofline, timeline
-from zerobench.estimate.time.kernels import attention_flops, gemm_s
 from zerobench.estimate.time.passes import Decoder, decoder_of
-from zerobench.estimate.time.replay import LATE_CLASS
-from zerobench.estimate.time.roofline import Roofline, kernel_classes
-from zerobench.estimate.time.trace import PhaseStart, Recorder
 
 LLAMA = decoder_of(resolve_model("llama-7b"))
 assert LLAMA is not None

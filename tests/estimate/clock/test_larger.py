@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.report.predicted_trial import asked, collective, trial
+from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Phase
-from zerobench.estimate.time.larger import of_more_tokens
+from zerobench.config.trial.trial import OwnScript
+from zerobench.estimate.clock.larger import of_more_tokens
 from zerobench.records.records import CollectiveTraffic
 from zerobench.records.trials import Trial
 
@@ -37,3 +39,10 @@ def test_flops_of_the_passes_grow_and_messages_where_they_are_tokens(strategy: s
 
 def test_flops_that_were_not_counted_stay_unknown() -> None:
     assert larger("zero2", None).ranks[0].flops_per_step is None
+
+
+def test_a_scripts_step_is_not_made_larger_since_nobody_knows_its_tokens() -> None:
+    sample = trial(asked("zero2"), flops={}, collectives=ROWS)
+    own = replace(sample, spec=sample.spec.model_copy(update={"own": OwnScript(name="train")}))
+    with pytest.raises(UserError, match="no number of tokens"):
+        of_more_tokens(own, 2)

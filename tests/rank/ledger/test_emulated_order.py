@@ -15,8 +15,7 @@ from tests.estimate.time.predicted_trials import expected, gpu, links
 from tests.estimate.time.test_replayed import AXES, SHAPE
 from tests.report.sample_run import SampleTrial, trial_record
 from zerobench.config.trial.trial import Evidence, TrialSpec
-from zerobench.estimate.time.expected import timeline
-from zerobench.estimate.time.trace import (
+from zerobench.estimate.clock.trace import (
     Call,
     CollectiveWait,
     EventRecord,
@@ -27,6 +26,7 @@ from zerobench.estimate.time.trace import (
     StepTrace,
     unpack,
 )
+from zerobench.estimate.time.expected import timeline
 from zerobench.records.records import RankRecord
 
 ENGINES = ("ddp", "zero1", "zero3", "fsdp", "offloaded", "swapped", "pipeline")

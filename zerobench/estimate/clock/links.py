@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from zerobench.config.hardware.links import Links
-from zerobench.estimate.time.collectives import KindTraffic
-from zerobench.estimate.time.latency import latency_s
+from zerobench.estimate.clock.collectives import KindTraffic
+from zerobench.estimate.clock.latency import latency_s
 
 _INBOUND = {"all_gather", "broadcast"}
 _OUTBOUND = {"reduce_scatter", "reduce"}

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zerobench.estimate.time.device import Device
-from zerobench.estimate.time.host import QUEUED_LAUNCHES, Head
-from zerobench.estimate.time.kernels import counted_attention_s, gemm_s
-from zerobench.estimate.time.trace import (
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.host import QUEUED_LAUNCHES, Head
+from zerobench.estimate.clock.kernels import counted_attention_s, gemm_s
+from zerobench.estimate.clock.trace import (
     FORWARD,
     UPDATE,
     Call,

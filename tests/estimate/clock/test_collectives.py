@@ -5,7 +5,7 @@ import pytest
 from tests.report.predicted_trial import asked, collective, trial
 from zerobench.common.vocabulary import Phase, StepKind
 from zerobench.config.trial.trial import Precision
-from zerobench.estimate.time.collectives import KindTraffic, traffic_by_kind, volume_psi
+from zerobench.estimate.clock.collectives import KindTraffic, traffic_by_kind, volume_psi
 
 PSI = 1_000_000
 BF16 = 2 * PSI

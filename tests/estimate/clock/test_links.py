@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.tools.known import known
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.hardware.links import Links, links_of
-from zerobench.estimate.time.collectives import KindTraffic
-from zerobench.estimate.time.links import Flow, collective_s, flow, transfer_s
+from zerobench.estimate.clock.collectives import KindTraffic
+from zerobench.estimate.clock.links import Flow, collective_s, flow, transfer_s
 
 GB = 10**9
 NODE = Links(link_gb_per_s=100, network_gb_per_s=25)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 
-from zerobench.estimate.time.device import Device
-from zerobench.estimate.time.rates import shipped_rates
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.rates import shipped_rates
 
 TILE_ROWS, TILE_COLUMNS = 128, 256
 WORD_BYTES = 2

@@ -18,15 +18,16 @@ from zerobench.config.hardware.hardware import Gpu
 from zerobench.config.hardware.links import Links
 from zerobench.config.hardware.overheads import StepConstants
 from zerobench.config.trial.trial import Precision
-from zerobench.estimate.time.collectives import KindTraffic
-from zerobench.estimate.time.device import Device, device_of
-from zerobench.estimate.time.host import BlockIssue
-from zerobench.estimate.time.kernels import FP32_BYTES, WORD_BYTES, fp32_gemm_s, gemm_s, moved_s
-from zerobench.estimate.time.links import collective_s
-from zerobench.estimate.time.rates import HostRates, Kernels, shipped_rates
-from zerobench.estimate.time.replay import POINT_TO_POINT, Pace, Timeline, replay
-from zerobench.estimate.time.step import replayed
-from zerobench.estimate.time.trace import (
+from zerobench.estimate.clock.achieved import MAPPED_BYTE_S, PAGED_SHARES
+from zerobench.estimate.clock.collectives import KindTraffic
+from zerobench.estimate.clock.device import Device, device_of
+from zerobench.estimate.clock.host import BlockIssue
+from zerobench.estimate.clock.kernels import FP32_BYTES, WORD_BYTES, fp32_gemm_s, gemm_s, moved_s
+from zerobench.estimate.clock.links import collective_s
+from zerobench.estimate.clock.rates import HostRates, Kernels, shipped_rates
+from zerobench.estimate.clock.replay import POINT_TO_POINT, Pace, Timeline, replay
+from zerobench.estimate.clock.step import replayed
+from zerobench.estimate.clock.trace import (
     BACKWARD,
     FORWARD,
     UPDATE,
@@ -39,8 +40,7 @@ from zerobench.estimate.time.trace import (
     StepTrace,
     Work,
 )
-from zerobench.estimate.time.trace import Kernels as Issued
-from zerobench.estimate.time.transfers import MAPPED_BYTE_S, PAGED_SHARES
+from zerobench.estimate.clock.trace import Kernels as Issued
 
 _PHASES = ("", FORWARD, BACKWARD, UPDATE)
 _GIGA = 1e9

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.tools.emulated import Emulated
-from zerobench.estimate.time.trace import BACKWARD, FORWARD, UPDATE, EventWait, Kernels, PhaseStart, StepTrace, unpack
+from zerobench.estimate.clock.trace import BACKWARD, FORWARD, UPDATE, EventWait, Kernels, PhaseStart, StepTrace, unpack
+from zerobench.rank.ledger.script_order import MOST_ITEMS
 
 PROGRAM = """
 import json, sys
@@ -88,6 +89,7 @@ def test_no_byte_of_the_ledger_is_different_for_it_and_torch_is_itself_again(
 
 def test_a_step_is_whole_with_its_micro_batches_and_what_is_done_between_phases(trace: StepTrace) -> None:
     assert trace.micro_batches == 3
+    assert len(trace.items) < MOST_ITEMS
     phases = [item.phase for item in trace.items if isinstance(item, PhaseStart)]
     assert phases == [FORWARD, BACKWARD] * 3 + [UPDATE]
     update = trace.items.index(PhaseStart(UPDATE))

@@ -12,12 +12,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from zerobench.estimate.time.device import Device
-from zerobench.estimate.time.kernels import WORD_BYTES, attention_flops, counted_attention_s, gemm_s
-from zerobench.estimate.time.passes import Decoder
-from zerobench.estimate.time.replay import UPDATE_CLASS, Pace
-from zerobench.estimate.time.trace import UPDATE, Kernels, Product, StepTrace
+from zerobench.estimate.clock.device import Device
+from zerobench.estimate.clock.kernels import WORD_BYTES, attention_flops, counted_attention_s, gemm_s
+from zerobench.estimate.clock.replay import UPDATE_CLASS, Pace
+from zerobench.estimate.clock.trace import UPDATE, Kernels, Product, StepTrace
+
+
+class Widths(Protocol):
+    """Of a decoder's attention."""
+
+    @property
+    def qkv_width(self) -> int: ...
+
+    @property
+    def attention_width(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Roofline:
         return min(self.device.peak_flops, intensity * self.device.memory_bytes_per_s)
 
 
-def kernel_classes(trace: StepTrace, pace: Pace, decoder: Decoder, tokens: int, positions: int) -> list[KernelClass]:
+def kernel_classes(trace: StepTrace, pace: Pace, decoder: Widths, tokens: int, positions: int) -> list[KernelClass]:
     """The classes of one step: products by shape, attention forward and backward, element-wise kernels, the update.
 
     `tokens` of a micro-batch, in sequences of `positions`. All that the update runs is one class, as in a timeline.
@@ -97,7 +107,7 @@ def _product_class(shape: Product, count: int, pace: Pace) -> KernelClass:
 
 
 def _attention_classes(
-    counted: Sequence[int], pace: Pace, decoder: Decoder, tokens: int, positions: int
+    counted: Sequence[int], pace: Pace, decoder: Widths, tokens: int, positions: int
 ) -> list[KernelClass]:
     """Forward and backward: of half of the counted FLOPs, and of as many blocks as those are of."""
     block_bytes = tokens * WORD_BYTES * (decoder.qkv_width + decoder.attention_width)
