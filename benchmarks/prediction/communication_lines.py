@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from zerobench.estimate.memory.terms.zero_paper import communication_elements
-
 from benchmarks.prediction.paper_lines import LEFT_OVER, setting_of
 from benchmarks.prediction.simulated import num_params
 from zerobench.common.vocabulary import Phase

@@ -1,15 +1,19 @@
 """What `zerobench plan` prints of what it found: edges of a frontier, what to type next, and as much as fits."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.report.sample_run import completed_trial, spec
 from zerobench.app.terminal import planning
-from zerobench.app.terminal.planning import _call_in_width, _command_in_width, _edge
+from zerobench.app.terminal.planning import _call_in_width, _edge, _next
+from zerobench.app.terminal.requests import PlanRequest
 from zerobench.config.derived.frontier import Frontier, Try
 from zerobench.config.derived.frontier_axes import FRONTIERS
+from zerobench.report.figures.make import trial_figures
 
 
 def row(largest: int | None, too_large: int | None, needed: int | None) -> Any:
@@ -30,14 +34,19 @@ def test_an_edge_is_told_in_values_of_its_axis(axis: str, unit: int) -> None:
     assert _edge(FRONTIERS[axis], row(3, None, 77))["too_large"] is None
 
 
+WHOLE = "Next: deepspeed train.py --deepspeed_config ds.json"
+
+
 @pytest.mark.parametrize(("width", "lines"), [
-    (20, ["deepspeed train.py x"]), (19, ["deepspeed train.py \\", "    x"])
+    (len(WHOLE), [WHOLE]),
+    (len(WHOLE) - 1, ["Next: deepspeed train.py \\", "    --deepspeed_config ds.json"]),
 ])  # fmt: skip
 def test_a_command_is_one_line_or_two_that_can_be_copied_as_one(
     monkeypatch: pytest.MonkeyPatch, width: int, lines: list[str]
 ) -> None:
     monkeypatch.setattr(planning, "screen_width", lambda: width)
-    assert _command_in_width("deepspeed train.py ", "x") == lines
+    best = trial_figures(completed_trial(spec("zero1")))
+    assert _next(best, Path("ds.json"), PlanRequest()) == lines
 
 
 @pytest.mark.parametrize(("width", "lines"), [

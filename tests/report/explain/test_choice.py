@@ -8,7 +8,7 @@ import pytest
 from tests.report.sample_run import skipped_trial, spec
 from tests.tools.known import known
 from zerobench.estimate.clock.step import expected
-from zerobench.report.explain.choice import Choice, Option, choose, decide
+from zerobench.report.explain.choice import choose, decide
 from zerobench.report.figures.fit import Fit, Space
 from zerobench.report.figures.make import trial_figures
 from zerobench.report.figures.trial import TrialFigures

@@ -19,9 +19,6 @@ from zerobench.app.terminal.requests import ExplainRequest
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Place, Status, StepKind
 from zerobench.config.deepspeed.own_work import work_of
-from zerobench.config.derived.cluster import Cluster
-from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.time.predicted_speed import work_of
 from zerobench.records import store
 from zerobench.records.instants import largest_peak
 from zerobench.records.trials import Trial

@@ -30,5 +30,5 @@ def calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread: 
 def _calibration_words(steps: CalibratedSteps, longer: float, run_id: str) -> str:
     constants, trials = steps.constants, counted(steps.num_trials, "trial")
     slower = steps.factor * longer * (1.0 if constants is None else constants.slower)
-    host = "" if constants is None else f", {constants.of_host}"
+    host = "" if constants is None else f", {constants.host_words}"
     return f"computing takes {slower:.3g} times the published rates' time{host}, as in {trials} of {run_id}"

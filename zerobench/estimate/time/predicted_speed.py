@@ -2,12 +2,6 @@
 
 from typing import NamedTuple
 
-from zerobench.config.deepspeed import drop_refused_keys
-from zerobench.config.derived.cluster import Cluster, read_rate
-from zerobench.config.hardware.hardware import Gpu, find_gpu
-from zerobench.config.hardware.links import Links
-from zerobench.config.hardware.usual_node import HOST_BANDWIDTH
-from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.clock.place import place_of
 from zerobench.estimate.clock.replay import Timeline
 from zerobench.estimate.clock.roofline import Roofline

@@ -27,7 +27,6 @@ from zerobench.estimate.clock.roofline import KernelClass, kernel_classes
 from zerobench.estimate.clock.step import replayed
 from zerobench.estimate.clock.trace import BACKWARD, FORWARD, Call, Kernels, StepTrace
 from zerobench.estimate.clock.trace import Work as Gathered
-from zerobench.estimate.memory.terms.activations import chunk_rows
 from zerobench.estimate.time.engines import (
     device_update_s,
     issue_of,

@@ -10,11 +10,7 @@ from zerobench.common.grouped import grouped
 from zerobench.common.units import counted
 from zerobench.common.vocabulary import Status
 from zerobench.config.derived.strategy import STRATEGIES
-from zerobench.config.trial.trial import Evidence, TrialSpec
-from zerobench.estimate.clock.step import ExpectedStep
-from zerobench.report.explain.choice import Option
-from zerobench.report.figures.capacity import when_needed
-from zerobench.report.figures.fit import Fit
+from zerobench.config.trial.trial import TrialSpec
 from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.stats import median, median_range
 from zerobench.report.figures.trial import TrialFigures

@@ -22,8 +22,7 @@ from zerobench.config.models.architecture import dimensions
 from zerobench.config.trial.recomputation import recomputed_blocks
 from zerobench.config.trial.trial import Offload, TrialSpec
 from zerobench.estimate.clock.order import least_ratio
-from zerobench.estimate.clock.step import ExpectedStep
-from zerobench.report.figures.fit import ROOM, Fit
+from zerobench.report.figures.fit import ROOM
 from zerobench.report.figures.trial import TrialFigures
 
 AS_FAST = 0.01

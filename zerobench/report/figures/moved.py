@@ -28,10 +28,6 @@ from zerobench.config.derived.strategy import STRATEGIES, paper_stage
 from zerobench.config.trial.trial import Compression, TrialSpec
 from zerobench.estimate.clock.collectives import bytes_per_element
 from zerobench.estimate.clock.links import Flow, flow, total_flow
-from zerobench.estimate.memory.parameter_server import bytes_per_step
-from zerobench.estimate.memory.pipeline import passed_per_step
-from zerobench.estimate.memory.record import formula_record
-from zerobench.estimate.memory.terms import zero_paper
 from zerobench.records.records import CollectiveTraffic, RankRecord
 
 _HALF = (Compression.FP16, Compression.BF16)

@@ -13,7 +13,6 @@ from zerobench.common.vocabulary import Place, StepKind
 from zerobench.config.derived.parameter_server import bytes_per_step
 from zerobench.config.derived.roles import Role, num_workers
 from zerobench.estimate.clock.collectives import bytes_per_element
-from zerobench.estimate.memory.parameter_server import bytes_per_step
 from zerobench.records.instants import Instant, ModelStates, largest_model_states, largest_peak
 from zerobench.records.records import RankRecord
 from zerobench.records.trials import Trial, completed, roles
