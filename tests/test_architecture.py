@@ -161,12 +161,11 @@ def test_what_starts_processes_and_what_reads_records_back_do_not_know_each_othe
 
 
 CLOSED_FORM_OF_TIME = {
-    "zerobench.report.documents.view": "rows of a plan, whose candidates it ranks",
-    "zerobench.report.explain.rows": "the lower bound of such a row",
     "zerobench.report.explain.time": "the lower bound of a step, term by term",
     "zerobench.report.explain.what_if": "a trial's step at other rates",
     "zerobench.report.tables.plan_answer": "why a row of a plan has no time",
-    "zerobench.report.figures.summary": "the expected step of a trial",
+    "zerobench.report.figures.make": "the expected step and the lower bound of a trial, and of a row of a plan",
+    "zerobench.report.figures.trial": "the type of that lower bound",
     "zerobench.report.figures.predictions.times": "the same beside the measured one",
     "zerobench.report.figures.calibrated_time": "constants of a machine, which are fitted with it",
     "zerobench.report.export.step_timeline": "replays of trials, whose kernels are timed by rates fitted to a block",
@@ -233,7 +232,7 @@ WHO_ASKS_CLOSED_FORMS_OF_MEMORY: dict[str, str] = {
     "app.search.formula": "`--formula`, and the ranking of candidates before they are played",
     "launch.run.simulations": "the world of `--formula`, which leaves records as the other worlds do",
     "report.explain.category": "explains records of older versions and of `--formula`, which have no parts",
-    "rank.loop.short_step": "traffic of the micro-batches of a step that are not played: how it grows is in no record",
+    "rank.loop.forked_trial": "traffic of the micro-batches of a step that are not played: how it grows is in no record",
     "rank.loop.rank": "sentences on the effects of DeepSpeed's keys, which every record keeps (`departures`)",
     "launch.tracking.work": "the same sentences for a user's own script",
 }

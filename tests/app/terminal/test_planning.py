@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import completed_trial, spec
+from zerobench.app.search.plan_request import PlanRequest
 from zerobench.app.terminal import planning
 from zerobench.app.terminal.planning import _call_in_width, _edge, _next
-from zerobench.app.terminal.requests import PlanRequest
 from zerobench.config.derived.frontier import Frontier, Try
 from zerobench.config.derived.frontier_axes import FRONTIERS
 from zerobench.report.figures.make import trial_figures

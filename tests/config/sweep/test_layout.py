@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from zerobench.config.sweep.layout import auto_ranks, resolve_layout
 
 from tests.config.machines import CPU, GPUS
 from zerobench.common.errors import UserError
 from zerobench.config.derived.machine import MAX_RANKS, Machine
+from zerobench.config.sweep.target import auto_ranks, resolve_layout
 from zerobench.config.trial.trial import Evidence
 
 TWO_NODES = GPUS.model_copy(update={"num_nodes": 2})

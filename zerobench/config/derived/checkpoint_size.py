@@ -1,4 +1,4 @@
-"""How large a checkpoint is: bytes of all its files together, by what each strategy writes for a parameter.
+"""Size of a checkpoint: bytes of all its files together, by what each strategy writes for a parameter.
 
 Adam's two moments take 8 bytes of a parameter, fp32 master weights 4, the parameters themselves 4 or 2.
 
@@ -56,7 +56,7 @@ def _weight_bytes(trial: TrialSpec) -> tuple[int, int]:
 
 
 def _copies_of_states(trial: TrialSpec) -> int:
-    """How often master weights and moments are written."""
+    """Copies of master weights and moments that are written."""
     is_pipeline = strategy_info(trial.strategy).divides_layers and uses_deepspeed(trial)
     return 2 if is_pipeline and trial.precision is Precision.BF16 else 1
 

@@ -1,4 +1,4 @@
-"""What a parameter server moves, in closed form: Li et al., OSDI 2014, algorithm 1.
+"""Traffic of a parameter server in closed form: Li et al., OSDI 2014, algorithm 1.
 
 In each iteration a worker pushes a gradient and pulls weights, each as large as the weights that it works with, and in
 a model without sparse features these are all of them: 2 x weights a worker and step. The server's link carries the sum

@@ -1,8 +1,8 @@
 """The simulator's process (zerobench.rank.loop.simulator) as its runner sees it.
 
 It writes `begun <process> <trial folder>` when it has forked for a trial, and `ended <exit status> <trial folder>` when
-that fork is gone; if a trial is played again with more room (zerobench.rank.loop.forked_trial), `begun` comes twice. Both
-directions are pipes with at most a few lines in flight.
+that fork is gone; if a trial is played again with more room (zerobench.rank.loop.forked_trial), `begun` comes twice.
+Both directions are pipes with at most a few lines in flight.
 """
 
 import contextlib

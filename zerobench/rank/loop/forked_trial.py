@@ -50,8 +50,9 @@ _Row = CollectiveTraffic | CountedFlops | NvmeTraffic
 
 
 def scale_to_trial(record: RankRecord, trial: TrialSpec) -> RankRecord:
-    """Scale `record` of `limit_micro_batches(trial)` to the whole step of `trial`: memory stays as played; collectives, FLOPs and
-    bytes on drives grow by the ratio of the closed forms for all and for the played micro-batches.
+    """Scale `record` of `limit_micro_batches(trial)` to the whole step of `trial`: memory stays as played.
+
+    Collectives, FLOPs and bytes on drives grow by the ratio of the closed forms for all micro-batches and those played.
     """
     short = limit_micro_batches(trial)
     if short is trial:
