@@ -232,7 +232,7 @@ WHO_ASKS_CLOSED_FORMS_OF_MEMORY: dict[str, str] = {
     "app.search.formula": "`--formula`, and the ranking of candidates before they are played",
     "launch.run.simulations": "the world of `--formula`, which leaves records as the other worlds do",
     "report.explain.category": "explains records of older versions and of `--formula`, which have no parts",
-    "rank.loop.forked_trial": "traffic of the micro-batches of a step that are not played: how it grows is in no record",
+    "rank.loop.forked_trial": "traffic of the micro-batches of a step that were not played, which no record has",
     "rank.loop.rank": "sentences on the effects of DeepSpeed's keys, which every record keeps (`departures`)",
     "launch.tracking.work": "the same sentences for a user's own script",
 }
