@@ -30,6 +30,8 @@ SLOWER = {
     "tests/benchmarks/test_prediction.py::test_predictions_that_are_not_committed": "git",
     "tests/benchmarks/test_prediction.py::test_the_largest_process": "processes that are measured",
     "tests/test_linear_patterns.py": "seconds of searches, which are timed",
+    "tests/common/test_training_python.py": "interpreters that are asked",
+    "tests/test_training_beside.py": "environments of their own, and what runs in them",
     "tests/app/terminal/test_app.py": "the command as a process",
     "tests/docs/test_site.py": "mkdocs",
     "tests/app/test_api.py::test_a_": "plans and runs, which ask the machine's programs",

@@ -9,13 +9,14 @@ same zerobench that started them: the path has a folder with only a link to this
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from zerobench.common.training_python import training_python
 
 VARIABLE = "ZEROBENCH_ENVIRONMENTS"
 """Environment variable with the parent folder of environments, if it is not the default."""
@@ -53,15 +54,23 @@ class Environment:
 
         Raises OSError: the environment cannot be written.
         """
-        package = Path(__file__).resolve().parents[1]
-        folder = self.path / "code" / hashlib.sha256(os.fsencode(package)).hexdigest()[:12]
-        link = folder / package.name
-        if not link.is_symlink():
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".{package.name}.{os.getpid()}.{os.urandom(4).hex()}"
-            temporary.symlink_to(package, target_is_directory=True)
-            temporary.replace(link)  # two trials may begin at the same time
-        return folder
+        return linked_package(self.path / "code")
+
+
+def linked_package(folder: Path) -> Path:
+    """Make a folder below `folder` for PYTHONPATH that holds a link to this zerobench alone, and return it.
+
+    Raises OSError: it cannot be written.
+    """
+    package = Path(__file__).resolve().parents[1]
+    place = folder / hashlib.sha256(os.fsencode(package)).hexdigest()[:12]
+    link = place / package.name
+    if not link.is_symlink():
+        place.mkdir(parents=True, exist_ok=True)
+        temporary = place / f".{package.name}.{os.getpid()}.{os.urandom(4).hex()}"
+        temporary.symlink_to(package, target_is_directory=True)
+        temporary.replace(link)  # two trials may begin at the same time
+    return place
 
 
 def environments_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -91,8 +100,5 @@ def running_in(name: str) -> dict[str, str | None]:
 
 
 def version_of(package: str) -> str | None:
-    """Installed version; None if not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """Return the version of `package` that ranks import; None if it is not installed for their Python."""
+    return training_python().version_of(package)

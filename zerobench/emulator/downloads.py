@@ -23,6 +23,11 @@ def overlay_requirements(release: str) -> Path | None:
     return _existing(f"torch-{release}")
 
 
+def listed_torches() -> list[str]:
+    """Return the releases of torch that hashes are listed for."""
+    return sorted(path.stem.removeprefix("torch-") for path in _folder().glob("torch-*.txt"))
+
+
 def header_requirements(cuda: str) -> Path | None:
     """File with the headers of CUDA `cuda` (`13.0`); None if that release has no hashes."""
     return _existing(f"cuda-{cuda}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,9 @@ from pathlib import Path
 from zerobench.common.environment_locks import keep_in_use
 from zerobench.common.environments import Environment, environment
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import training_python
 from zerobench.emulator.build import CORE, VALUES, VALUES_VARIABLE, build
+from zerobench.emulator.downloads import UNVERIFIED, listed_torches
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
 from zerobench.emulator.outdated import mark_found, remove_outdated
 from zerobench.emulator.places import Places, Torch, is_made, places, torch_in, users_torch
@@ -25,7 +26,8 @@ MAX_GPUS = 16
 """Most GPUs of one node (ZB_MAX_DEVICES of c/gpu.h)."""
 
 _CUDA_MAJOR = "13"
-_REMEDY = "run: zerobench setup emulator"
+_SETUP = "zerobench setup emulator"
+_REMEDY = f"run: {_SETUP}"
 _ROOTS = 1_000_000
 
 _ASK = """
@@ -109,7 +111,7 @@ def _before(first: str, rest: str | None) -> str:
 
 
 def find_emulator(made: Environment | None = None) -> Emulator:
-    """Find the emulator for the torch of this interpreter; its stand-ins are rebuilt if our C has changed.
+    """Find the emulator for the torch that ranks import; its stand-ins are rebuilt if our C has changed.
 
     `made`: its environment, by default that of `zerobench setup emulator`. Raises UserError, one line: this machine
     cannot have one, it is not set up, or the stand-ins cannot be built.
@@ -119,7 +121,7 @@ def find_emulator(made: Environment | None = None) -> Emulator:
     if is_made(where, torch):
         keep_in_use(where.folder)
     if not is_made(where, torch):  # or no more: a setup may have begun to repair it before it was kept
-        raise UserError(f"emulator: not set up for torch {torch.version}; {_REMEDY}")
+        raise UserError(f"emulator: not set up for torch {torch.version}; {_remedy(torch)}")
     return emulator_in(where, torch)
 
 
@@ -133,7 +135,7 @@ def emulator_in(where: Places, torch: Torch) -> Emulator:
         build_missing(where, over.lib)
     except OSError as error:
         raise UserError(f"emulator: {error.filename or where.folder}: {error.strerror or error}") from None
-    return Emulator(Path(sys.executable), where.stand_ins, over.version, None if torch.cuda else where.overlay)
+    return Emulator(training_python().python, where.stand_ins, over.version, None if torch.cuda else where.overlay)
 
 
 def build_missing(where: Places, torch_lib: Path) -> None:
@@ -151,7 +153,7 @@ def build_missing(where: Places, torch_lib: Path) -> None:
 
 
 def usable_torch(made: Path) -> Torch:
-    """The user's torch, if it supports an emulator.
+    """Return the torch that ranks import, if an emulator can be made for it.
 
     Raises UserError: not Linux on x86-64, no torch, or a build for ROCm or another CUDA.
     """
@@ -163,9 +165,19 @@ def usable_torch(made: Path) -> Torch:
         raise UserError(f"emulator: torch {torch.version} is a build for ROCm; the emulated GPU is CUDA's")
     if torch.cuda and torch.cuda.split(".")[0] != _CUDA_MAJOR:
         raise UserError(
-            f"emulator: torch {torch.version} is a build for CUDA {torch.cuda}; give one for {_CUDA_MAJOR}.x"
+            f"emulator: torch {torch.version} is a build for CUDA {torch.cuda}; supported: "
+            f"{', '.join(listed_torches())}, built for CUDA {_CUDA_MAJOR} or for the CPU"
         )
     return torch
+
+
+def _remedy(torch: Torch) -> str:
+    """How to get an emulator for `torch`, or which releases have one."""
+    if torch.cuda or torch.release in listed_torches():
+        return f"{_REMEDY}{training_python().suffix}"
+    return (
+        f"supported: {', '.join(listed_torches())} (others unchecked: {_SETUP}{training_python().suffix} {UNVERIFIED})"
+    )
 
 
 def check_cuda_build(overlay: Path) -> Torch:

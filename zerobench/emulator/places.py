@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerobench.common.environments import Environment
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import training_python
 from zerobench.config.hardware.toolchain import version_texts
 from zerobench.emulator.build import sources_digest
 from zerobench.emulator.downloads import requirements_digest
@@ -43,15 +43,16 @@ def torch_in(folder: Path) -> Torch | None:
 
 
 def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
-    """Torch that this interpreter imports without an overlay; `made`: folder of our overlays.
+    """Torch that the ranks' Python imports without an overlay; `made`: folder of our overlays.
 
     Raises UserError if there is none.
     """
-    folders = [Path(entry) for entry in (sys.path if path is None else path) if entry]
+    python = training_python()
+    folders = [Path(entry) for entry in (python.search_path if path is None else path) if entry]
     torches = (torch_in(folder) for folder in folders if not folder.is_relative_to(made))
     torch = next((path for path in torches if path is not None), None)
     if torch is None:
-        raise UserError(f"emulator: no torch is installed for {sys.executable}")
+        raise UserError(f"emulator: no torch is installed for {python.python}")
     return torch
 
 
@@ -94,14 +95,14 @@ class Places:
 
 
 def places(made: Environment, torch: Torch) -> Places:
-    """Folders of the emulator for the user's `torch` and this Python, for which wheels are specific."""
+    """Folders of the emulator for the user's `torch` and the ranks' Python, for which wheels are specific."""
     return Places(made.path / f"{kind_of(torch)}-{requirements_digest(torch.release, torch.cuda)}")
 
 
 def kind_of(torch: Torch) -> str:
     """Common prefix of the names of all emulators for such a `torch`."""
     build = f"cuda{torch.cuda}" if torch.cuda else "overlay"
-    return f"torch-{torch.release}-py{sys.version_info[0]}{sys.version_info[1]}-{build}"
+    return f"torch-{torch.release}-py{training_python().tag}-{build}"
 
 
 def is_made(where: Places, torch: Torch) -> bool:

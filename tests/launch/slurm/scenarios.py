@@ -226,7 +226,7 @@ def by_hand(cluster: Cluster, reports: Path) -> Played:
     text, python = template("trial"), shlex.quote(str(run.options.python))
     script.write_text(re.sub("^worker_python=", f"worker_python={python}", text, flags=re.MULTILINE), encoding="utf-8")
     options = ["--nodes=2", "--gpus-per-node=2", f"--output={run.run.slurm_logs}/by-hand-%j.out"]
-    export = f"--export=ALL,ZEROBENCH_PYTHON={sys.executable}"
+    export = f"--export=ALL,ZEROBENCH_CORE={sys.executable}"
     trial_id = run.trials["first"].trial_id
     job_id = cluster.ask("sbatch", "--parsable", *options, export, str(script), str(run.run.path), trial_id)
     run.job_ids.append(int(job_id))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from zerobench.app.terminal.answer import Answer, answering
-from zerobench.app.terminal.options import GPU, GPUS, PLAN, REPORTS, Reports
+from zerobench.app.terminal.options import GPU, GPUS, PLAN, REPORTS, PythonPath, Reports
 from zerobench.config.hardware.usual_node import GPUS_PER_NODE
 
 
@@ -24,6 +24,7 @@ def emulate(
         bool, typer.Option("--tries/--no-tries", help="If it does not fit, try changes that make it fit.")
     ] = True,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Run name (the script's).")] = None,
+    python: PythonPath = None,
     reports: Reports = REPORTS,
 ) -> Answer:
     """Check whether your own script fits GPUs you do not have. The script is not modified.
@@ -32,7 +33,7 @@ def emulate(
 
     Exits with 0 if it fits, 1 if not, or the script's own status if that failed.
     """
-    arguments = locals()
+    arguments = {name: value for name, value in locals().items() if name != "python"}
     from zerobench.app.terminal import emulate
     from zerobench.launch.emulate.request import read_request
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from zerobench.app.terminal.answer import Answer, answering
+from zerobench.app.terminal.options import PythonPath
 
 
 @answering
@@ -16,6 +17,7 @@ def setup(
         typer.Option("--folder", metavar="DIR", help="Folder of environments (ZEROBENCH_ENVIRONMENTS, or user data)."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Parallel compilers.")] = 1,
+    python: PythonPath = None,  # noqa: ARG001 -- its callback does the work
     unverified: Annotated[
         bool, typer.Option("--unverified", help="Download unchecked what no hashes are listed for.")
     ] = False,

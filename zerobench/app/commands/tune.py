@@ -20,6 +20,7 @@ _TUNE = {
     **{name: PLAN[name] for name in _PLAN_OPTIONS.split()},
     "measure": typer.Option(metavar="N", min=1, help="Measure the N best on this machine, and take the fastest."),
     "details": PLAN["details"],
+    "python": PLAN["python"],
     "reports": PLAN["reports"],
 }
 

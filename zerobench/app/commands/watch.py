@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from zerobench.app.terminal.answer import AsJson
-from zerobench.app.terminal.options import REPORTS, Reports
+from zerobench.app.terminal.options import REPORTS, PythonPath, Reports
 
 
 def watch(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run, unchanged.")],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Run name (the script's).")] = None,
     interval: Annotated[str, typer.Option(metavar="TIME", help="NVML sampling interval.")] = "100ms",
+    python: PythonPath = None,  # noqa: ARG001 -- its callback does the work
     reports: Reports = REPORTS,
     as_json: AsJson = False,
     quiet: Annotated[

@@ -56,6 +56,8 @@ class PlanRequest:
     sets: list[str] | None = None
     details: bool = False
     """True if all reasons are shown too."""
+    python: str | None = None
+    """Interpreter whose packages the plan is for; the command line has chosen it already."""
     reports: Path = Path("reports")
 
 

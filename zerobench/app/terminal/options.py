@@ -8,6 +8,7 @@ import typer
 
 from zerobench.app.terminal import completion
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import OPTION, choose_python
 
 
 def _check_folder(path: Path) -> Path:
@@ -22,8 +23,22 @@ def _check_folder(path: Path) -> Path:
     return path
 
 
+def _choose(named: str | None) -> str | None:
+    """Have the interpreter that was named be the ranks' from here on. Raises UserError: it cannot be used."""
+    if named is not None:
+        choose_python(named)
+    return named
+
+
 _LONGEST = 100
 REPORTS_OPTION = typer.Option("--reports", metavar="DIR", help="Folder of runs.", callback=_check_folder)
+PYTHON_OPTION = typer.Option(
+    OPTION,
+    metavar="PATH",
+    help="Python of your training environment (ZEROBENCH_PYTHON, or this one).",
+    callback=_choose,
+)
+PythonPath = Annotated[str | None, PYTHON_OPTION]
 Reports = Annotated[Path, REPORTS_OPTION]
 RUN = typer.Argument(metavar="RUN", help="Run folder or name (newest run).", autocompletion=completion.runs)
 RunName = Annotated[str | None, RUN]
@@ -85,6 +100,7 @@ PLAN: Mapping[str, Any] = {
         "--set", metavar="AXIS=VALUE,...", help="Replace an axis of SWEEP.", autocompletion=completion.axis_values
     ),
     "details": typer.Option("--details", help="Show memory by category, collectives, bounds and why not the others."),
+    "python": PYTHON_OPTION,
     "reports": REPORTS_OPTION,
 }
 """Options of `plan` by field of PlanRequest, in the order of its help."""

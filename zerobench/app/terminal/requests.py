@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from zerobench.app.terminal import completion
-from zerobench.app.terminal.options import REPORTS, REPORTS_OPTION, RUN
+from zerobench.app.terminal.options import PYTHON_OPTION, REPORTS, REPORTS_OPTION, RUN
 
 
 def _declared(option: Any, default: Any = None) -> Any:
@@ -54,6 +54,7 @@ class RunRequest(SweepRequest):
     hostfile: Path | None = _option("FILE", "Nodes, one `name slots=N` per line.")
     frontier: str | None = _option("AXIS", "Measure the largest that fits: model, micro-batch or sequence-length.")
     capacity: str | None = _option("SIZE", "Memory limit per rank (the GPU's memory).")
+    python: str | None = _declared(PYTHON_OPTION)
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class ValidateRequest(SweepRequest):
     worlds: str | None = _option("WORLD,...", "Predictions: solo, simulated, formula, emulated (all but emulated).")
     run: str | None = _option("RUN", "Read an earlier run instead of running.")
     details: bool = _flag("--details", "Show the errors of each phase, and every mistake by name.")
+    python: str | None = _declared(PYTHON_OPTION)
     reports: Path = _declared(REPORTS_OPTION, REPORTS)
     markdown: Path | None = _option("FILE", "Write the tables as Markdown too.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from zerobench.app.terminal.requests import SubmitRequest
 from zerobench.app.terminal.run import notes_of, running
 from zerobench.common.collection import no_collection
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import VARIABLE
 from zerobench.common.units import counted
 from zerobench.config.derived.machine import Machine
 from zerobench.config.sweep.expand import PlannedTrial, expand
@@ -156,6 +158,8 @@ def _options(request: SubmitRequest, kept: Mapping[str, Any]) -> SubmitOptions:
     refused = sorted(elsewhere & set(given))
     if refused:
         raise UserError(f"--{refused[0].replace('_', '-')} does not go with --local; drop one of them")
+    if named := os.environ.get(VARIABLE) if not given.get("container") else None:
+        given.setdefault("python", named)
     if "/" in (given.get("python") or "") and not given.get("container"):
         given["python"] = str(Path(given["python"]).absolute())
     return read_options({name: value for name, value in kept.items() if name not in elsewhere} | given)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 import traceback
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from zerobench.common.training_python import training_python
 from zerobench.config.deepspeed.reading import made_by
 from zerobench.config.hardware.toolchain import package_folder
 from zerobench.config.trial.optimizers import OPTIMIZERS
@@ -68,11 +68,11 @@ def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def compiled(name: str, environ: Mapping[str, str]) -> list[Path]:
-    """Paths of the kernel `name` in torch's cache for this Python, whether or not they exist."""
+    """Paths of the kernel `name` in torch's cache for the ranks' Python, whether or not they exist."""
     root = build_root(environ)
     if environ.get("TORCH_EXTENSIONS_DIR"):
         return [root / name / f"{name}.so"]
-    python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+    python = f"py{training_python().tag}{training_python().abi}"
     return [folder / name / f"{name}.so" for folder in root.glob(f"{python}_*")]
 
 

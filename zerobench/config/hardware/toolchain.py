@@ -4,7 +4,6 @@ DeepSpeed compiles its C++ parts (CPUAdam, FusedAdam, asynchronous I/O for NVMe)
 installation; the compilers that it would use are checked here.
 """
 
-import importlib.util
 import os
 import re
 import shlex
@@ -15,15 +14,15 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from zerobench.common.training_python import training_python
+
 _ASSIGNED_TEXT = re.compile(r"""^(\w+)\b[^=\n]*=\s*["']([^"']*)["']""", re.MULTILINE)
 _AIO_PROGRAM = "#include <libaio.h>\nint main(void) { return io_destroy(0); }\n"
 
 
 def package_folder(name: str) -> Path | None:
-    """Folder of the top-level package `name`, without importing it; None if it is not installed."""
-    spec = importlib.util.find_spec(name)
-    places = None if spec is None else spec.submodule_search_locations
-    return Path(next(iter(places))) if places else None
+    """Folder of the top-level package `name` for the ranks' Python, without importing it; None if not installed."""
+    return training_python().package_folder(name)
 
 
 def torch_has_rpc() -> bool:
@@ -105,8 +104,8 @@ def has_libaio() -> bool:
 
 
 def _is_installed(program: str) -> bool:
-    """Find `program` on the search path or next to this interpreter, where pip installs ninja."""
-    return shutil.which(program) is not None or (Path(sys.executable).parent / program).is_file()
+    """Find `program` on the search path or next to the ranks' interpreter, where pip installs ninja."""
+    return shutil.which(program) is not None or (training_python().bin / program).is_file()
 
 
 def _has_nvcc() -> bool:

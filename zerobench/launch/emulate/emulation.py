@@ -7,9 +7,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from zerobench.common.errors import UserError
 from zerobench.common.redaction import redact_arguments
+from zerobench.common.training_python import training_python
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Status
 from zerobench.config.trial.trial import SCRIPT, TrialSpec
@@ -19,6 +21,7 @@ from zerobench.launch.emulate.part import Account, End, Part, as_emulated
 from zerobench.launch.emulate.play import PlayedRank, Stage, play_aside, read_account
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.launch.emulate.tries import Say, try_changes
+from zerobench.launch.machine.installed import check_inside
 from zerobench.launch.machine.variables import values_to_redact
 from zerobench.launch.run.stop import Stop, stop_on_signals
 from zerobench.launch.run.trial_record import readable_ranks, trial_record, write_record
@@ -54,6 +57,7 @@ def emulate(request: EmulationRequest, say: Say) -> Emulation:
     Raises UserError: the emulator is not there, or the command is not one that can be played.
     """
     stage = Stage.of(find_emulator(), request)
+    check_inside()
     stage.emulator.variables(stage.gpu, request.cluster.gpus_per_node)  # what it cannot show is said before all else
     trial = unknown_trial(request.name or script_name(request.command))
     safe = redact_arguments(request.command, values_to_redact(os.environ))
@@ -87,6 +91,7 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
         made.hosts = [host]
         accounts.append(read_account(part, process.returncode))
         accounts[-1].notes.extend(process.notes)
+        accounts[-1].notes.extend(_unused_interpreter(stage.request.command))
         if ending.stopped is not None:
             made.interrupted = True
             break
@@ -97,6 +102,14 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
         if accounts[-1].end is End.FAILED:
             break
     return accounts
+
+
+def _unused_interpreter(command: Sequence[str]) -> list[str]:
+    """Return a note if the command names a program of another environment: its packages were not used."""
+    python, folder = training_python(), Path(command[0]).parent
+    if "/" not in command[0] or not (folder / "python").exists() or folder.absolute() == python.bin:
+        return []
+    return [f"ran under {python.python}, not with the packages of {command[0]}: see --python"]
 
 
 def again_compiled(account: Account) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import training_python
+from zerobench.common.training_variables import training_variables
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.launch.emulate.part import PART_VARIABLE, Account, End, Part
@@ -68,10 +70,12 @@ class Stage:
         """What its environment has more than ours; writes the part down."""
         file = folder.emulated_part(part.rank)
         write_whole(file, part.model_dump_json(indent=1))
-        added = self.emulator.variables(self.gpu, part.ranks_per_node)
-        path = added.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        theirs = training_variables()
+        environ = {**os.environ, **theirs}
+        added = {**theirs, **self.emulator.variables(self.gpu, part.ranks_per_node, environ=environ)}
+        path = added.get("PYTHONPATH", environ.get("PYTHONPATH", ""))
         ours = str(Path(__file__).resolve().parents[3])
-        if ours not in path.split(os.pathsep):
+        if training_python().is_own and ours not in path.split(os.pathsep):
             path = f"{path}{os.pathsep}{ours}" if path else ours
         return {**added, "PYTHONPATH": path, PART_VARIABLE: str(file.absolute())}
 

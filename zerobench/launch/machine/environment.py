@@ -4,7 +4,6 @@ secrets.
 Versions come from package metadata: nothing heavy is imported, and they are the ones the ranks will import.
 """
 
-import importlib.metadata
 import os
 import platform
 import resource
@@ -22,6 +21,7 @@ from zerobench.common import control_groups
 from zerobench.common.environments import environment, version_of
 from zerobench.common.errors import UserError
 from zerobench.common.processor import processor_name
+from zerobench.common.training_python import training_python
 from zerobench.config.hardware.toolchain import torch_build
 from zerobench.emulator.emulator import ENVIRONMENT, usable_torch
 from zerobench.emulator.places import is_made, places, torch_in
@@ -128,7 +128,8 @@ def capture_environment() -> dict[str, Any]:
     return {
         "captured_at_s": time.time(),
         "hostname": socket.gethostname(),
-        "versions": {"zerobench": zerobench.__version__, "python": platform.python_version()} | packages(),
+        "versions": {"zerobench": zerobench.__version__, "python": training_python().version} | packages(),
+        "python": str(training_python().python),
         "torch_build": torch_build(),
         "emulator": {"torch": emulated_torch()},
         "driver": {
@@ -156,11 +157,11 @@ def emulated_torch() -> str | None:
 
 
 def packages() -> dict[str, str | None]:
-    """Return the installed versions of PACKAGES and of NVIDIA's libraries; None for missing ones."""
+    """Return the versions of PACKAGES and of NVIDIA's libraries that ranks import; None for missing ones."""
     versions = {name: version_of(name) for name in PACKAGES}
     names = {
         str(distribution.metadata["Name"]).lower()
-        for distribution in importlib.metadata.distributions()
+        for distribution in training_python().distributions()
         if distribution.metadata["Name"]
     }
     return versions | {name: version_of(name) for name in sorted(names) if name.startswith("nvidia-")}

@@ -6,14 +6,18 @@ would still run there, one line names the missing packages, instead of every tri
 
 import importlib.metadata
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from zerobench.common.distribution import DISTRIBUTION
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import training_python
 from zerobench.config.derived.availability import FRAMEWORKS
 from zerobench.config.hardware.toolchain import package_folder
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.emulator.emulator import find_emulator
+
+INSIDE: Mapping[str, tuple[int, ...]] = {"pydantic": (2, 8), "psutil": (5, 0), "PyYAML": (5, 1)}
+"""What zerobench imports beside torch in a process of the training Python, each with its first release that does."""
 
 
 def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> None:
@@ -29,15 +33,44 @@ def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> 
     missing = [name for name in FRAMEWORKS if package_folder(name) is None] if needing else []
     if missing:
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
-        quoted = " ".join(f"'{requirement(name)}'" for name in missing)
-        advice = (
-            f"python -m pip install {quoted}; on a login node, zerobench submit runs them "
-            "elsewhere, and formulas need none (zerobench plan --formula, --set evidence=formula)"
-        )
+        python = training_python()
         raise UserError(
-            f"{_listed(missing)} {are} not installed here, and {_listed(sorted(needing))} trials need {them}: "
-            f"{instead or advice}"
+            f"{_listed(missing)} {are} not installed {'here' if python.is_own else f'for {python.python}'}, and "
+            f"{_listed(sorted(needing))} trials need {them}: {instead or _how_to_get(missing)}"
         )
+    if needing:
+        check_inside()
+
+
+def check_inside() -> None:
+    """Refuse, before anything is started, a training Python that lacks what zerobench's own part in it imports.
+
+    Raises UserError, one line: what is missing or too old, and the command that installs it.
+    """
+    python = training_python()
+    lacking = [name for name in INSIDE if not _is_new_enough(name, python.version_of(name))]
+    if python.is_own or not lacking:
+        return
+    versions = ", ".join(f"{name} {python.version_of(name) or '(not installed)'}" for name in lacking)
+    quoted = " ".join(f"'{name}>={'.'.join(map(str, INSIDE[name]))}'" for name in lacking)
+    raise UserError(
+        f"{python.python} has {versions}; zerobench needs it beside a script there, as DeepSpeed and transformers do: "
+        f"{python.python} -m pip install {quoted}"
+    )
+
+
+def _is_new_enough(name: str, version: str | None) -> bool:
+    return version is not None and tuple(map(int, re.findall(r"\d+", version)[:2])) >= INSIDE[name]
+
+
+def _how_to_get(missing: list[str]) -> str:
+    quoted = " ".join(f"'{requirement(name)}'" for name in missing)
+    python = training_python()
+    return (
+        f"{'python' if python.is_own else python.python} -m pip install {quoted}; or give the interpreter of an "
+        "environment that has them (--python PATH); on a login node, zerobench submit runs them "
+        "elsewhere, and formulas need none (zerobench plan --formula, --set evidence=formula)"
+    )
 
 
 def _listed(names: list[str]) -> str:

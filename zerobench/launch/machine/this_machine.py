@@ -7,13 +7,14 @@ import math
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerobench.common.control_groups import host_memory_bytes
 from zerobench.common.environments import missing_environments
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import training_python
+from zerobench.common.training_variables import training_variables
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.derived.strategy import strategy_packages
 from zerobench.config.hardware import tpu
@@ -51,10 +52,16 @@ def bf16_slowdown() -> float:
 
     Raises UserError if torch does not answer.
     """
-    command = [sys.executable, "-m", "zerobench.rank.loop.probe_bf16"]
+    command = [str(training_python().python), "-m", "zerobench.rank.loop.probe_bf16"]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+            command,
+            env={**os.environ, **training_variables()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
         )
         slowdown = float(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -4,11 +4,11 @@ Other releases are not refused. A ledger that reads DeepSpeed's and torch's priv
 state has changed, so that whoever sees a figure should know.
 """
 
-import platform
 import re
 from collections.abc import Mapping
 
 from zerobench.common.environments import version_of
+from zerobench.common.training_python import training_python
 
 TRIED = {
     "python": ("3.11", "3.12"),
@@ -20,12 +20,12 @@ TRIED = {
 
 
 def untried(versions: Mapping[str, str | None] | None = None) -> list[str]:
-    """Return one line for each release outside of TRIED; `versions` default to those installed here.
+    """Return one line for each release outside of TRIED; `versions` default to those that ranks import.
 
     A release counts by as many numbers as the limit has: 2.13.1 is as 2.13.
     """
     if versions is None:
-        versions = {"python": platform.python_version()} | {
+        versions = {"python": training_python().version} | {
             name: version_of(name) for name in TRIED if name != "python"
         }
     return [

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from zerobench.common.errors import UserError
+from zerobench.common.training_variables import training_variables
 from zerobench.common.vocabulary import Status
 from zerobench.config.derived.strategy import strategy_info
 from zerobench.config.trial.trial import Evidence, TrialSpec
@@ -162,7 +163,7 @@ class LocalExecutor:
         argv = deepspeed_argv(
             trial, folder, free_port(), self.hostfile, devices=self._devices(trial), worker_module=self.worker_module
         )
-        added = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=self.num_gpus)
+        added = training_variables() | launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=self.num_gpus)
         if not hosts:
             return Launch(argv, added)
         return Launch(argv, added, lambda verb, mark: remote.apply_verb(hosts, verb, mark), needs_env_file=True)

@@ -10,13 +10,14 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from zerobench.common.training_python import training_python
+from zerobench.common.training_variables import training_variables
 from zerobench.common.units import format_seconds
 from zerobench.config.deepspeed.kernels import missing, name_architectures, needed
 from zerobench.config.trial.trial import TrialSpec
@@ -142,14 +143,14 @@ class _Compilation:
     @contextlib.contextmanager
     def _process(self, names: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
         """Run the process in a session of its own; on exit neither it, its compilers nor their locks remain."""
-        environ = dict(os.environ)
+        environ = {**os.environ, **training_variables()}
         if self.executor.num_gpus:
             for line in name_architectures(environ):
                 self._tell_once(line)
         else:
             environ["DS_ACCELERATOR"] = "cpu"
         process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, *names],
+            [str(training_python().python), "-m", MODULE, *names],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -16,7 +16,6 @@ runs a small launcher, which sets the variables by which ranks find each other a
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from zerobench.common.environment_locks import keep_in_use
 from zerobench.common.environments import Environment, environment
 from zerobench.common.errors import UserError
 from zerobench.common.rank_processes import free_ports
+from zerobench.common.training_python import VARIABLE, training_python
 from zerobench.config.derived.batch import processes_of
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.records.folder import NEEDS_GPU_VARIABLE, TRIAL_VARIABLE, TrialFolder, writing
@@ -40,13 +40,13 @@ def environment_argv(python: Path, name: str, folder: TrialFolder) -> list[str]:
 
     If that has no torch, our interpreter draws the weights.
     """
-    start = ["--start-python", sys.executable] if name == "tensorflow" else []
+    start = ["--start-python", str(training_python().python)] if name == "tensorflow" else []
     return [str(python), "-u", "-m", LAUNCHERS[name], "--trial-folder", str(folder.path), *start]
 
 
 def environment_variables(code: Path, port: int) -> dict[str, str]:
     """Variables added to launch_environment: zerobench's code, and the meeting point of torch's process group."""
-    return {"PYTHONPATH": str(code), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {"PYTHONPATH": str(code), VARIABLE: "", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def made_environment(name: str) -> tuple[Environment, Path]:
@@ -98,7 +98,7 @@ def deepspeed_argv(
     """Return the command that runs `trial`, whose files are in `folder`, under the deepspeed launcher.
 
     `devices` are device indices of a single node, if not simply the first ones. `program` is the launcher, by default
-    that of this interpreter's environment.
+    that of the ranks' environment.
     """
     return [
         *(program or deepspeed_program()),
@@ -122,11 +122,12 @@ def _placement_options(trial: TrialSpec, hostfile: Path | None, devices: Sequenc
 
 
 def deepspeed_program() -> list[str]:
-    """Return the `deepspeed` program next to this interpreter, or its module if there is none."""
-    beside = Path(sys.executable).with_name("deepspeed")
+    """Return the `deepspeed` program next to the ranks' interpreter, or its module if there is none."""
+    python = training_python()
+    beside = python.bin / "deepspeed"
     if beside.is_file() and os.access(beside, os.X_OK):
         return [str(beside)]
-    return [sys.executable, "-m", "deepspeed.launcher.runner"]
+    return [str(python.python), "-m", "deepspeed.launcher.runner"]
 
 
 def launch_environment(trial: TrialSpec, folder: TrialFolder, *, num_cpus: int, num_gpus: int) -> dict[str, str]:

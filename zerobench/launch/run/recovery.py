@@ -8,12 +8,13 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from zerobench.common.training_python import training_python
+from zerobench.common.training_variables import training_variables
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Status
 from zerobench.config.deepspeed import build_ds_config
@@ -129,11 +130,11 @@ def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop
     # DeepSpeed injects state that its own engine does not save in that form. One worker per pass: several pickle all of
     # it to each other.
     command = [
-        *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
+        *(str(training_python().python), "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
         *("--input_folder", str(checkpoint / ENGINE), "--output_folder", str(checkpoint / UNIVERSAL)),
         *("--num_extract_workers", "1", "--num_merge_workers", "1"),
     ]
-    environment = {**os.environ, MARK: str(folder.path), "DS_ACCELERATOR": "cpu"}
+    environment = {**os.environ, **training_variables(), MARK: str(folder.path), "DS_ACCELERATOR": "cpu"}
     with (
         (folder.path / "convert.log").open("wb") as log,
         subprocess.Popen(

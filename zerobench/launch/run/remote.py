@@ -6,12 +6,14 @@ ranks, and finds them as tree.py does: `python -m zerobench.launch.run.remote st
 package are run in the same way.
 """
 
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from zerobench.common.training_python import VARIABLE
 from zerobench.launch.run import tree
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
@@ -33,9 +35,13 @@ def run_modules(what: str, commands: Mapping[str, Sequence[str]]) -> dict[str, s
 
 
 def remote_command(*words: str) -> str:
-    """Return the shell command of a module: in the same folder, so that a checkout works as well."""
+    """Return the shell command of a module: in the same folder, so that a checkout works as well, and for the same
+    training Python.
+    """
     here = shlex.quote(str(Path.cwd()))
-    return f"cd {here} && {shlex.join([sys.executable, '-m', *words])}"
+    named = os.environ.get(VARIABLE)
+    theirs = ["env", f"{VARIABLE}={named}"] if named else []
+    return f"cd {here} && {shlex.join([*theirs, sys.executable, '-m', *words])}"
 
 
 def _start(host: str, words: Sequence[str]) -> subprocess.Popen[str]:

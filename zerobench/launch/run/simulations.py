@@ -4,7 +4,6 @@ No launcher, no ranks, no GPU: less can go wrong than in a measured trial, and t
 simulator that is killed or hangs takes only its current trials with it; another one goes on.
 """
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import training_python
 from zerobench.config.deepspeed import file_notes
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.estimate.memory import formula_record
@@ -161,7 +161,7 @@ class _Simulations:
             while self._waiting and len(self._played) < self._jobs:
                 trial, folder = self._waiting.popleft()
                 self._tell(trial, folder)
-                write_whole(folder.command, f"{sys.executable} -m {simulator.MODULE}\n")
+                write_whole(folder.command, f"{training_python().python} -m {simulator.MODULE}\n")
                 self._played[str(folder.path)] = _PlayedTrial(trial, folder, time.time(), read_oom_counters())
                 process.send(folder.path)
             for message in process.hear(POLL_S):

@@ -11,7 +11,6 @@ import select
 import selectors
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,6 +20,8 @@ from typing import NamedTuple, Self
 import psutil
 
 from zerobench.common.grouped import grouped
+from zerobench.common.training_python import training_python
+from zerobench.common.training_variables import training_variables
 from zerobench.config.hardware.hardware import known_gpu
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.emulator.emulator import find_emulator
@@ -51,7 +52,7 @@ class Simulator:
     """
 
     def __init__(self, jobs: int, world: Evidence, added: Mapping[str, str]) -> None:
-        self._argv = [sys.executable, "-m", MODULE, "--world", world.value, "--jobs", str(jobs)]
+        self._argv = [str(training_python().python), "-m", MODULE, "--world", world.value, "--jobs", str(jobs)]
         self._added = added
         self._text = b""
         self.is_gone = False
@@ -65,7 +66,7 @@ class Simulator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **added},
+            env={**os.environ, **training_variables(), **added},
             start_new_session=True,
         )
         return self
@@ -153,4 +154,5 @@ def simulator_variables(trial: TrialSpec) -> dict[str, str]:
     """
     if trial.evidence is not Evidence.EMULATED:
         return {}
-    return find_emulator().variables(EmulatedGpu.build(known_gpu(trial.prediction.gpu or "")))
+    gpu = EmulatedGpu.build(known_gpu(trial.prediction.gpu or ""))
+    return find_emulator().variables(gpu, environ={**os.environ, **training_variables()})

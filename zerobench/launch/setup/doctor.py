@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
-import platform
 import shutil
 import socket
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from zerobench.common.distribution import DISTRIBUTION, namesake
+from zerobench.common.training_python import training_python
 from zerobench.common.units import format_bytes
 from zerobench.config.derived.availability import FRAMEWORKS
 from zerobench.config.derived.machine import DEFAULT_CPU_RANKS
@@ -143,7 +143,7 @@ def _packages() -> Iterator[Finding]:
     for name in FRAMEWORKS:
         is_there, remedy = package_folder(name) is not None, f"python -m pip install '{requirement(name)}'"
         yield _either(name, is_there, versions.get(name) or "installed", "not installed", remedy)
-    python = {"python": platform.python_version()}
+    python = {"python": training_python().version}
     for line in untried(python | {name: versions.get(name) for name in FRAMEWORKS}):
         yield Finding("versions", Standing.LIMITED, line, _UNTRIED)
     if (other := namesake()) is not None:

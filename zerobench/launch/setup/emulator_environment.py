@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import training_python
 from zerobench.config.hardware.hardware import known_gpu
 from zerobench.emulator.build import sources_digest
 from zerobench.emulator.compiler import find_compilers
@@ -50,7 +51,7 @@ def emulator_steps(where: Places, torch: Torch, *, is_verified: bool = True) -> 
     )
     gpu = EmulatedGpu.build(known_gpu(CHECKED_GPU))
     added = emulator_in(where, torch).variables(gpu, environ={})
-    yield Step(CHECK, [sys.executable, "-c", _CHECK, gpu.name], added, disturbs=False)
+    yield Step(CHECK, [str(training_python().python), "-c", _CHECK, gpu.name], added, disturbs=False)
 
 
 def _overlay_steps(where: Places, torch: Torch, *, is_verified: bool) -> Iterator[Step]:
@@ -75,8 +76,14 @@ def _headers_step(where: Places, cuda: str, *, is_verified: bool) -> Step:
 def _install(
     name: str, folder: Path, packages: Path | Sequence[str], takes: str, *, beside_others: bool = False
 ) -> Step:
-    """Install `packages` without dependencies into `folder`, emptied before unless `beside_others`."""
-    pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
+    """Lay `packages`, without what they depend on, into `folder`, which is emptied before unless `beside_others`.
+
+    A file of packages has their hashes, and pip installs nothing else. It is our pip, which takes wheels for the Python
+    that ranks run under: their environment may have no pip, and nothing is installed into it.
+    """
+    python = training_python()
+    theirs = [] if python.is_own else ["--python", str(python.python)]
+    pip = [sys.executable, "-m", "pip", *theirs, "--isolated", "--disable-pip-version-check"]
     alone = ["install", "--no-deps", "--upgrade", "--only-binary", ":all:", "--target", str(folder)]
     clears = None if beside_others else folder
     # A requirements file lists hashes, and pip then installs nothing else.

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from zerobench.common import training_python
 from zerobench.common.environment_locks import set_up_alone
 from zerobench.common.environments import PACKAGES, VARIABLE, Environment, environment, environments_folder
 from zerobench.common.errors import UserError, unknown_choice
@@ -212,9 +213,9 @@ def _cause(log: Path) -> str:
 
 
 def _run(target: Environment, step: Step, log: Path, lock: int) -> int:
-    """Run the command of `step` and return its exit status."""
-    # Our PYTHONPATH would lend the environment our packages.
-    environ = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
+    """Run the command of `step`; its exit status. A PYTHONPATH of ours would lend the environment our packages."""
+    ours = {"PYTHONPATH", "PYTHONHOME", training_python.VARIABLE}
+    environ = {key: value for key, value in os.environ.items() if key not in ours}
     if step.with_code:
         environ["PYTHONPATH"] = str(target.code())
     with log.open("wb") as file:

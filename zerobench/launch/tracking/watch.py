@@ -21,6 +21,7 @@ from pathlib import Path
 
 from zerobench.common.errors import UserError
 from zerobench.common.redaction import redact_arguments
+from zerobench.common.training_variables import training_variables
 from zerobench.common.vocabulary import Status
 from zerobench.config.trial.trial import SCRIPT, TrialSpec
 from zerobench.launch.machine.variables import values_to_redact
@@ -112,7 +113,8 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
     """
     if not command:
         raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
-    program = shutil.which(command[0])
+    theirs = training_variables()
+    program = shutil.which(command[0], path=theirs.get("PATH"))
     if program is None:
         raise UserError(f"COMMAND: {command[0]!r} not found or not executable")
     trial = unknown_trial(name or script_name(command))
@@ -123,7 +125,7 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
     try:
         sampler.wait_ready(BASELINE_S)
         with stop_on_signals() as stop:
-            process = Command(program, command, folder, show)
+            process = Command(program, command, folder, show, theirs)
             ending, host, notes = process.run(stop)
     finally:
         nvml = sampler.stop()

@@ -19,6 +19,7 @@ import torch
 
 from zerobench.config.trial.trial import TrialSpec, Weights
 from zerobench.rank.ledger.storages import StorageCounter
+from zerobench.rank.training.transformers_names import dtype_argument, without_weights
 
 SHARD_BYTES = 5 * 10**9
 """Largest file (or one tensor), like most checkpoints of the hub."""
@@ -108,13 +109,12 @@ def read_checkpoint(folder: Path, trial: TrialSpec, dtype: torch.dtype, attentio
     Weights that transformers partitioned while reading are already on the device.
     """
     from transformers import AutoModelForCausalLM
-    from transformers.initialization import no_init_weights
 
     # transformers' threads, which hold one tensor each, would allocate out of the ledger's sight.
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     read_as = torch.float32 if trial.weights is Weights.LOADED_FP32 else dtype
-    how: dict[str, Any] = {"dtype": read_as, "attn_implementation": attention, "use_cache": False}
-    with no_init_weights():  # otherwise, once torch's compiler is imported, buffers without memory count as set
+    how: dict[str, Any] = {**dtype_argument(read_as), "attn_implementation": attention, "use_cache": False}
+    with without_weights():  # else where torch's compiler is imported, buffers without memory are taken for set
         model = AutoModelForCausalLM.from_pretrained(folder, **how)
     _move(model, device, dtype)
     return model

@@ -15,6 +15,7 @@ from zerobench.rank.training.adapters import add_adapters, freeze, quantise_matr
 from zerobench.rank.training.cross_entropy import fuse_loss
 from zerobench.rank.training.loading import read_checkpoint
 from zerobench.rank.training.recomputation import enable_checkpointing
+from zerobench.rank.training.transformers_names import dtype_argument, without_weights
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -32,7 +33,6 @@ def prepare_model(
     while it is open, and importing transformers under it fails.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.initialization import no_init_weights
 
     config = AutoConfig.for_model(**trial.model.hf_config)
     config.use_cache = False
@@ -48,17 +48,17 @@ def prepare_model(
         return _prepare_training(model, trial, None)
 
     def make(*, on_meta: bool = False) -> Any:
-        without = on_meta or base is not None  # a quantised model never exists in the trial's precision
-        with no_init_weights(), torch.device(device), _parameters_on_meta() if without else nullcontext():
+        without = on_meta or base is not None  # what is quantised is never there in the trial's precision
+        with without_weights(), torch.device(device), _parameters_on_meta() if without else nullcontext():
             model = AutoModelForCausalLM.from_config(
                 config,
-                dtype=torch.float32 if on_meta else dtype,
+                **dtype_argument(torch.float32 if on_meta else dtype),
                 attn_implementation=attention.value,
                 trust_remote_code=trial.trust_remote_code,
             )
             quantise_matrices(model, base, device, dtype)
             add_adapters(model, trial, torch.float32 if on_meta else dtype)
-        model.tie_weights()  # part of the initialisation that no_init_weights skips
+        model.tie_weights()  # left out with the initialisation that without_weights leaves out
         if without and not on_meta:
             give_memory(model, device)
         return _prepare_training(model, trial, dtype if on_meta else None)

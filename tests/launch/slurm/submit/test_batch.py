@@ -100,12 +100,15 @@ def test_an_array_on_gpu_nodes_is_the_golden_one() -> None:
     as_looked_at(report_script(RUN, "report", [101, 102], options, python=PYTHON), GOLDEN / "report.sbatch")
 
 
-def test_predictions_run_under_the_ranks_interpreter_and_outside_of_their_container() -> None:
+def test_predictions_are_started_by_our_python_under_the_ranks_and_outside_of_their_container() -> None:
     one = array(JobKind.PREDICTIONS, tasks=1)
     options = SubmitOptions(gpus_per_node=8, python="/env/bin/python")
-    assert "\npython=/env/bin/python " in array_script(RUN, "predictions", one, options, python=PYTHON)
+    beside = array_script(RUN, "predictions", one, options, python=PYTHON)
+    assert f"\npython={PYTHON} " in beside
+    assert "\nworker_python=/env/bin/python " in beside
     within = options.model_copy(update={"container": "image"})
     assert f"\npython={PYTHON} " in array_script(RUN, "predictions", one, within, python=PYTHON)
+    assert "\nworker_python= " in array_script(RUN, "predictions", one, within, python=PYTHON)
     assert "\ncontainer= " in array_script(RUN, "predictions", one, within, python=PYTHON)
 
 

@@ -23,7 +23,7 @@ def interpreter(tmp_path: Path) -> Path:
 
 
 def by_hand(template: str, interpreter: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"ZEROBENCH_PYTHON": str(interpreter)}
+    environment = os.environ | {"ZEROBENCH_CORE": str(interpreter)}
     command = ["bash", str(SLURM / template), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
 

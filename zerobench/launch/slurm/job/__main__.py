@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerobench.common.errors import UserError
+from zerobench.common.training_python import VARIABLE, choose_python, training_python
 from zerobench.common.units import counted, format_seconds
 from zerobench.common.vocabulary import Status
 from zerobench.config.trial.trial import TrialSpec
@@ -106,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trial", action="append", default=[], help="trial id; may be repeated")
     parser.add_argument("--finish", action="store_true", help="classify trials whose job is over, without starting any")
     parser.add_argument("--launcher", type=Launcher, choices=list(Launcher), default=Launcher.SRUN)
-    parser.add_argument("--worker-python", default=sys.executable, help="Python interpreter of the ranks")
+    parser.add_argument("--worker-python", help="Python interpreter of the ranks (ZEROBENCH_PYTHON, or this one)")
     parser.add_argument("--container", help="container image of the ranks")
     parser.add_argument(
         "--container-runtime", type=ContainerRuntime, choices=list(ContainerRuntime), default=ContainerRuntime.PYXIS
@@ -139,6 +140,7 @@ def _run(run: RunFolder, trial_ids: Sequence[str], asked: argparse.Namespace, st
 
 
 def _executor(asked: argparse.Namespace, stop: Stop) -> Executor:
+    python = _ranks_python(asked)
     if asked.launcher is Launcher.LOCAL:
         machine = detect_machine()
         return LocalExecutor(machine.cpu_cores, machine.num_gpus)
@@ -147,8 +149,21 @@ def _executor(asked: argparse.Namespace, stop: Stop) -> Executor:
         allocation = replace(allocation, cpus_per_node=asked.cpus_per_node)
     if asked.gpus_per_node is not None:
         allocation = replace(allocation, gpus_per_node=asked.gpus_per_node)
-    interpreter = Interpreter(asked.worker_python, asked.container, asked.container_runtime)
+    interpreter = Interpreter(python, asked.container, asked.container_runtime)
     return SlurmExecutor(allocation, interpreter, stop, asked.launcher)
+
+
+def _ranks_python(asked: argparse.Namespace) -> str:
+    """Choose the interpreter of the ranks and of simulations; a container's is found by name, and within it alone.
+
+    Raises UserError: it cannot be used on this node.
+    """
+    if asked.container:
+        os.environ.pop(VARIABLE, None)
+        return asked.worker_python or sys.executable
+    if asked.worker_python:
+        choose_python(asked.worker_python)
+    return str(training_python().python)
 
 
 def _finish(run: RunFolder) -> int:

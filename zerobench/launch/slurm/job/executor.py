@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerobench.common.errors import UserError
+from zerobench.common.training_variables import training_variables
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.executor import Interruption, Launch
 from zerobench.launch.run.launcher import free_port, launch_environment, launched_processes
@@ -84,6 +85,7 @@ class SlurmExecutor:
         usual = "127.0.0.1" if len(nodes) == 1 else self.allocation.hostname
         address, port = os.environ.get("MASTER_ADDR") or usual, free_port()
         added = {
+            **training_variables(),
             **launch_environment(trial, folder, num_cpus=cpus, num_gpus=gpus),
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
@@ -138,7 +140,10 @@ def capture_nodes(executor: SlurmExecutor, folder: Path) -> list[str]:
     missing = [node for node in executor.allocation.nodes if not (folder / f"{node}.json").exists()]
     if not missing:
         return []
-    command = executor.interpreter.command(["-m", "zerobench.launch.run.node_environment", str(folder)], folder.parent)
+    module = ["-m", "zerobench.launch.run.node_environment", str(folder)]
+    # This Python reads the packages of the ranks' (ZEROBENCH_PYTHON); a container has a file system of its own.
+    within = executor.interpreter.container is not None
+    command = executor.interpreter.command(module, folder.parent) if within else [sys.executable, *module]
     words = ["bash", "-c", 'exec "$@" "$SLURMD_NODENAME"', "node", *command]
     argv = overlapping_step(missing, [*executor.interpreter.srun_options(folder.parent), *words])
     answer = ask(argv, _STEP_PATIENCE_S * 2)

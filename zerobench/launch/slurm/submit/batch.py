@@ -178,9 +178,8 @@ def array_script(
             "container_runtime": options.container_runtime.value,
         }
     else:
-        # Simulations, and ranks without Slurm, run under the job's own interpreter, which must then be the ranks' own,
-        # with torch. A container's is of no use outside it.
-        settings["python"] = str(python) if options.container else options.python or str(python)
+        # Simulations, and ranks without Slurm, run outside of any container, whose Python is of no use there.
+        settings |= {"python": str(python), "worker_python": "" if options.container else options.python or ""}
     return render(template("array"), given | _placement_options(options, partition, measures=not predicts), settings)
 
 
