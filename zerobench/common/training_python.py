@@ -87,11 +87,11 @@ class TrainingPython:
 
     @property
     def suffix(self) -> str:
-        """What a command that is to be typed again has at its end, so that it means this interpreter."""
+        """End of a command to be typed again, so that it means this interpreter."""
         return "" if self.is_own else f" {OPTION} {self.python}"
 
     def package_folder(self, name: str) -> Path | None:
-        """Where the top-level package `name` lies, None where it is not installed; it is not imported."""
+        """Folder of the top-level package `name`, without importing it; None if it is not installed."""
         spec = importlib.util.find_spec(name) if self.is_own else PathFinder.find_spec(name, list(self.path))
         places = list(spec.submodule_search_locations or ()) if spec is not None else []
         return Path(places[0]) if places else next((Path(folder) for one, folder in self.folders if one == name), None)
@@ -177,7 +177,7 @@ def _machine_name(number: int) -> str:
 
 @cache
 def _asked(path: Path) -> TrainingPython:
-    """What the interpreter at `path` says of itself. Raises UserError."""
+    """Facts that the interpreter at `path` reports of itself. Raises UserError."""
     facts = _facts(path)
     numbers = tuple(facts["numbers"])
     if numbers < OLDEST:

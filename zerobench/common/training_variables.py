@@ -1,4 +1,4 @@
-"""What a process of the training environment has in its environment: a way to zerobench, and its own programs."""
+"""Environment of a process under the training Python: a way to zerobench, and its own programs first."""
 
 from __future__ import annotations
 

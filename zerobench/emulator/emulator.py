@@ -172,7 +172,7 @@ def usable_torch(made: Path) -> Torch:
 
 
 def _remedy(torch: Torch) -> str:
-    """How to get an emulator for `torch`, or which releases have one."""
+    """Advice on getting an emulator for `torch`, or the releases that have one."""
     if torch.cuda or torch.release in listed_torches():
         return f"{_REMEDY}{training_python().suffix}"
     return (

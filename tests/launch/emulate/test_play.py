@@ -22,7 +22,7 @@ def stage(variables: dict[str, str] | None = None, ranks: tuple[int, ...] = (2, 
     """Two nodes of four H100, of which an emulator gives these variables."""
     cluster = read_cluster(gpu="h100", gpus="8", gpus_per_node="4", host_memory="1TB")
     request = EmulationRequest(("python", "train.py"), cluster, ranks, steps=3)
-    emulator: Any = SimpleNamespace(python="/emulator/python", variables=lambda *_: dict(variables or {}))
+    emulator: Any = SimpleNamespace(python="/emulator/python", variables=lambda *_, **__: dict(variables or {}))
     return Stage(emulator, EmulatedGpu.build(cluster.gpu), request)
 
 

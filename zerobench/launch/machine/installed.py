@@ -36,7 +36,7 @@ def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> 
         python = training_python()
         raise UserError(
             f"{_listed(missing)} {are} not installed {'here' if python.is_own else f'for {python.python}'}, and "
-            f"{_listed(sorted(needing))} trials need {them}: {instead or _how_to_get(missing)}"
+            f"{_listed(sorted(needing))} trials need {them}: {instead or _install_advice(missing)}"
         )
     if needing:
         check_inside()
@@ -63,7 +63,7 @@ def _is_new_enough(name: str, version: str | None) -> bool:
     return version is not None and tuple(map(int, re.findall(r"\d+", version)[:2])) >= INSIDE[name]
 
 
-def _how_to_get(missing: list[str]) -> str:
+def _install_advice(missing: list[str]) -> str:
     quoted = " ".join(f"'{requirement(name)}'" for name in missing)
     python = training_python()
     return (

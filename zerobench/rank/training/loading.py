@@ -19,7 +19,7 @@ import torch
 
 from zerobench.config.trial.trial import TrialSpec, Weights
 from zerobench.rank.ledger.storages import StorageCounter
-from zerobench.rank.training.transformers_names import dtype_argument, without_weights
+from zerobench.rank.training.transformers_names import dtype_argument, skip_initialization
 
 SHARD_BYTES = 5 * 10**9
 """Largest file (or one tensor), like most checkpoints of the hub."""
@@ -114,7 +114,7 @@ def read_checkpoint(folder: Path, trial: TrialSpec, dtype: torch.dtype, attentio
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     read_as = torch.float32 if trial.weights is Weights.LOADED_FP32 else dtype
     how: dict[str, Any] = {**dtype_argument(read_as), "attn_implementation": attention, "use_cache": False}
-    with without_weights():  # else where torch's compiler is imported, buffers without memory are taken for set
+    with skip_initialization():  # else where torch's compiler is imported, buffers without memory are taken for set
         model = AutoModelForCausalLM.from_pretrained(folder, **how)
     _move(model, device, dtype)
     return model

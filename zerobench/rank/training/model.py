@@ -15,7 +15,7 @@ from zerobench.rank.training.adapters import add_adapters, freeze, quantise_matr
 from zerobench.rank.training.cross_entropy import fuse_loss
 from zerobench.rank.training.loading import read_checkpoint
 from zerobench.rank.training.recomputation import enable_checkpointing
-from zerobench.rank.training.transformers_names import dtype_argument, without_weights
+from zerobench.rank.training.transformers_names import dtype_argument, skip_initialization
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -49,7 +49,7 @@ def prepare_model(
 
     def make(*, on_meta: bool = False) -> Any:
         without = on_meta or base is not None  # what is quantised is never there in the trial's precision
-        with without_weights(), torch.device(device), _parameters_on_meta() if without else nullcontext():
+        with skip_initialization(), torch.device(device), _parameters_on_meta() if without else nullcontext():
             model = AutoModelForCausalLM.from_config(
                 config,
                 **dtype_argument(torch.float32 if on_meta else dtype),
@@ -58,7 +58,7 @@ def prepare_model(
             )
             quantise_matrices(model, base, device, dtype)
             add_adapters(model, trial, torch.float32 if on_meta else dtype)
-        model.tie_weights()  # left out with the initialisation that without_weights leaves out
+        model.tie_weights()  # left out with the initialisation that skip_initialization leaves out
         if without and not on_meta:
             give_memory(model, device)
         return _prepare_training(model, trial, dtype if on_meta else None)

@@ -1,4 +1,4 @@
-"""What releases 4 and 5 of transformers call differently; imported where a model is made, and not before."""
+"""Names that differ between releases 4 and 5 of transformers; imported only where a model is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 _DTYPE_SINCE = (4, 56)
 
 
-def without_weights() -> AbstractContextManager[None]:
+def skip_initialization() -> AbstractContextManager[None]:
     """Return transformers' own way to make a model without setting its weights (from 5 on a module of its own)."""
     try:
         from transformers.initialization import no_init_weights

@@ -82,7 +82,7 @@ class EmulatedWorld(DevicelessWorld):
         device.synchronize()
 
     def _master(self) -> dict[str, str]:
-        """What a launcher would have said of where ranks meet."""
+        """Addresses where ranks meet, as a launcher would give them."""
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
     def _find_peers(self, _: Rank) -> Any:
