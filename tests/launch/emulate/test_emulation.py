@@ -1,6 +1,7 @@
 """What an emulation knows of a script's work."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.tools.known import known
 from tests.tools.rank_records import ledger_row, rank_record
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.config.derived.cluster import read_cluster
+from zerobench.launch.emulate import emulation
 from zerobench.launch.emulate.emulation import Emulation, _status, again_compiled, known_work
 from zerobench.launch.emulate.figures import Verdict, rank_fit
 from zerobench.launch.emulate.part import Account, End, Refusal
@@ -104,3 +106,15 @@ def test_a_refusal_is_kept_with_what_was_asked_and_free_and_what_the_rank_needs_
 def test_of_a_full_node_what_its_ranks_need_and_what_it_has_is_kept() -> None:
     failure = known(_status(made(account(0), account(1), host=6), {})[1])
     assert (failure.bytes_asked, failure.bytes_free, failure.rank) == (12 * GIB, 10 * GIB, None)
+
+
+def test_releases_that_were_not_tried_are_named_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    stage: Any = SimpleNamespace(emulator=SimpleNamespace(variables=lambda *_: pytest.fail(said[0])), gpu=None)
+    monkeypatch.setattr(emulation, "untried", lambda: ["torch 9.9 has not been tried"])
+    monkeypatch.setattr(emulation, "find_emulator", lambda: None)
+    monkeypatch.setattr(emulation.Stage, "of", lambda *_: stage)
+    request = EmulationRequest(("python", "t.py"), read_cluster(gpu="h100", gpus="2"), (0,), steps=1)
+    with pytest.raises(pytest.fail.Exception, match=r"torch 9\.9 has not been tried"):
+        emulation.emulate(request, said.append)
+    assert said == ["torch 9.9 has not been tried"]

@@ -22,6 +22,7 @@ from zerobench.launch.emulate.play import PlayedRank, Stage, play_aside, read_ac
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.launch.emulate.tries import Say, try_changes
 from zerobench.launch.machine.installed import check_inside
+from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.machine.variables import values_to_redact
 from zerobench.launch.run.stop import Stop, stop_on_signals
 from zerobench.launch.run.trial_record import readable_ranks, trial_record, write_record
@@ -58,6 +59,8 @@ def emulate(request: EmulationRequest, say: Say) -> Emulation:
     """
     stage = Stage.of(find_emulator(), request)
     check_inside()
+    for line in untried():
+        say(line)
     stage.emulator.variables(stage.gpu, request.cluster.gpus_per_node)  # what it cannot show is said before all else
     trial = unknown_trial(request.name or script_name(request.command))
     safe = redact_arguments(request.command, values_to_redact(os.environ))
