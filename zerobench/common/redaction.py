@@ -148,11 +148,11 @@ def redact_arguments(argv: Sequence[str], known: Collection[str] = ()) -> list[s
     Besides `redact_text`: the whole argument after an option whose name denotes a secret, in any form (`--password "two
     words"`), the whole value of such a `NAME=value`, and the passwords of `sshpass -p` and `curl -u`.
     """
-    kept: list[str] = []
+    redacted: list[str] = []
     for index, argument in enumerate(argv):
         before = argv[index - 1] if index else ""
-        kept.append(_argument(argument, before, program=_program(argv[:index]), known=known))
-    return kept
+        redacted.append(_argument(argument, before, program=_program(argv[:index]), known=known))
+    return redacted
 
 
 def redact_value(value: Any, *, by_name: bool = True) -> Any:

@@ -98,13 +98,13 @@ def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
 
     torch is not linked with the driver and NVML but opens them at run time, so they have no symbols here.
     """
-    wanted = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
-    names = sorted({so for library in wanted for so in library.libraries if _STEM.fullmatch(so)})
+    needs = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
+    names = sorted({so for library in needs for so in library.libraries if _STEM.fullmatch(so)})
     libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, *_OPENED]}
     # cublasLt before cublas: the longest prefix that fits has the symbol.
     stems = ((stem_of(so), so) for so in names)
     prefixes = sorted(((_PREFIXES.get(stem, stem), so) for stem, so in stems), key=lambda pair: -len(pair[0]))
-    for symbol, version in sorted({pair for library in wanted for pair in library.symbols}):
+    for symbol, version in sorted({pair for library in needs for pair in library.symbols}):
         so = version if version in libraries else next((s for p, s in prefixes if symbol.startswith(p)), None)
         if so is not None:
             libraries[so][symbol] = version

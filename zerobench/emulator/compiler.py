@@ -56,13 +56,13 @@ class Compiler:
         flags = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{out.name}"]
         environ = {**os.environ, "LC_ALL": "C"}
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-            made = Path(folder, out.name)
-            command = [program, *flags, "-o", str(made), *map(str, files), *options]
+            built = Path(folder, out.name)
+            command = [program, *flags, "-o", str(built), *map(str, files), *options]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environ, check=False)
             if done.returncode:
                 first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
                 raise UserError(f"emulator: {program} cannot build {out.name}: {first}")
-            made.replace(out)
+            built.replace(out)
 
 
 C = Compiler("C", ("cc", "gcc", "clang"), "gcc")

@@ -130,12 +130,12 @@ def emulator_in(where: Places, torch: Torch) -> Emulator:
 
     Raises UserError: its torch is no build for CUDA 13, or the stand-ins cannot be built.
     """
-    over = torch if torch.cuda else check_cuda_build(where.overlay)
+    cuda_torch = torch if torch.cuda else check_cuda_build(where.overlay)
     try:
-        build_missing(where, over.lib)
+        build_missing(where, cuda_torch.lib)
     except OSError as error:
         raise UserError(f"emulator: {error.filename or where.folder}: {error.strerror or error}") from None
-    return Emulator(training_python().python, where.stand_ins, over.version, None if torch.cuda else where.overlay)
+    return Emulator(training_python().python, where.stand_ins, cuda_torch.version, None if torch.cuda else where.overlay)
 
 
 def build_missing(where: Places, torch_lib: Path) -> None:

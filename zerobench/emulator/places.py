@@ -107,6 +107,6 @@ def kind_of(torch: Torch) -> str:
 
 def is_made(where: Places, torch: Torch) -> bool:
     """Return whether its setup is complete; stand-ins are built if they are missing."""
-    over = torch if torch.cuda else torch_in(where.overlay)
+    cuda_torch = torch if torch.cuda else torch_in(where.overlay)
     headers = any(where.headers.glob("**/cuda_runtime_api.h"))
-    return where.build.made.is_file() and headers and bool(over and over.cuda)
+    return where.build.made.is_file() and headers and bool(cuda_torch and cuda_torch.cuda)

@@ -28,16 +28,16 @@ def set_baseline(name: str, run: Path, reports: Path) -> Path:
         raise UserError(f"NAME: {name!r}: letters, digits, dots, dashes and underscores, no dot first")
     if next(load_run(run).trials(), None) is None:
         raise UserError(f"RUN: {run}: no trial has ended yet")
-    kept = reports / _FOLDER / name
-    fresh = temporary_name(kept)
+    folder = reports / _FOLDER / name
+    fresh = temporary_name(folder)
     try:
-        with writing(f"--reports: {kept}"):
+        with writing(f"--reports: {folder}"):
             shutil.copytree(run, fresh, ignore=_LEFT_OUT)
-            shutil.rmtree(kept, ignore_errors=True)
-            fresh.rename(kept)
+            shutil.rmtree(folder, ignore_errors=True)
+            fresh.rename(folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return kept
+    return folder
 
 
 def baselines(reports: Path) -> dict[str, Path]:

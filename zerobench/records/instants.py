@@ -77,10 +77,10 @@ class Instant:
         predictor_bytes = self.categories.get(Category.REST_OF_PROCESS, 0)
         if not predictor_bytes or not evidence.is_predicted:
             return self
-        kept: dict[Category, int] = {
+        categories: dict[Category, int] = {
             category: size for category, size in self.categories.items() if category is not Category.REST_OF_PROCESS
         }
-        return replace(self, total_bytes=self.total_bytes - predictor_bytes, categories=kept)
+        return replace(self, total_bytes=self.total_bytes - predictor_bytes, categories=categories)
 
 
 def rank_text(rank: int, role: str) -> str:

@@ -66,8 +66,8 @@ def _parse(path: Path, lines: Iterator[str]) -> Iterator[NvmlSample]:
             t_s, gpu_uuid, used, reserved, power, energy = line[:-1].split(",")
             yield NvmlSample(_finite(t_s), gpu_uuid, _int(used), _int(reserved), _float(power), _float(energy))
         except ValueError:
-            asked = HEADER.strip()
-            raise UserError(f"{path}: line {number}: {line[:200].rstrip()!r} is not a sample of {asked!r}") from None
+            columns = HEADER.strip()
+            raise UserError(f"{path}: line {number}: {line[:200].rstrip()!r} is not a sample of {columns!r}") from None
 
 
 def _int(cell: str) -> int | None:

@@ -487,8 +487,8 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
         if trial_id != folder.path.name:
             raise TornError(f"{path}: trial_id: {trial_id!r} does not belong in folder {folder.path.name!r}")
     if len(ranks) < record.ranks_reported:
-        held = {rank.rank for rank in ranks}
-        lost = [rank for rank in range(record.ranks_expected) if rank not in held]
+        numbers = {rank.rank for rank in ranks}
+        lost = [rank for rank in range(record.ranks_expected) if rank not in numbers]
         paths = ", ".join(folder.rank_record(rank).name for rank in lost)
         raise TornError(
             f"{folder.path}: {len(ranks)} of {counted(record.ranks_reported, 'rank record')} left;"

@@ -140,9 +140,9 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
 
 def _zero(trial: TrialSpec) -> dict[str, Any]:
     section: dict[str, Any] = {"stage": trial.zero_stage or 0}
-    made = OPTIMIZERS[trial.optimizer].deepspeed
-    if trial.zero_stage == 3 and made is not None:
-        section |= made.stage_3_settings
+    optimizer = OPTIMIZERS[trial.optimizer].deepspeed
+    if trial.zero_stage == 3 and optimizer is not None:
+        section |= optimizer.stage_3_settings
     if trial.offload_optimizer is not Offload.NONE:
         section["offload_optimizer"] = _offload(trial.offload_optimizer)
     if trial.offload_param is not Offload.NONE:
@@ -193,14 +193,14 @@ def swap_to(config: dict[str, Any], folder: str | None) -> None:
 
 def _drop_null_sections(section: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Drop sections that are null: DeepSpeed ignores some of them and fails at others."""
-    kept = {}
+    sections = {}
     for name, value in section.items():
         key = find(f"{prefix}{name}")
         if isinstance(value, dict):
-            kept[name] = _drop_null_sections(value, f"{prefix}{name}.")
+            sections[name] = _drop_null_sections(value, f"{prefix}{name}.")
         elif value is not None or key is None or key.type not in {"section", "free"}:
-            kept[name] = value
-    return kept
+            sections[name] = value
+    return sections
 
 
 def _lay(config: dict[str, Any], path: str, value: Any) -> None:
@@ -244,5 +244,5 @@ def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[
     for section in OFFLOADS:
         yield f"{section}.device", device_of(config, section), section, getattr(trial, section).value
     is_handed = OPTIMIZERS[trial.optimizer].deepspeed is None and get(config, "optimizer.type") is None
-    made = trial.optimizer if is_handed else optimizer_of(config, where)
-    yield "the optimizer it makes", made.value, "optimizer", trial.optimizer.value
+    optimizer = trial.optimizer if is_handed else optimizer_of(config, where)
+    yield "the optimizer it makes", optimizer.value, "optimizer", trial.optimizer.value

@@ -63,8 +63,8 @@ def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
 def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:
     """Those of `names` that have not been compiled with the installed packages."""
     installed_s = max(map(_installed_at_s, _STAMPS), default=0.0)
-    made = {name: [path for path in compiled(name, environ) if _made_at_s(path) > installed_s] for name in names}
-    return [name for name, paths in made.items() if not any(map(_is_of_this_torch, paths))]
+    fresh_paths = {name: [path for path in compiled(name, environ) if _made_at_s(path) > installed_s] for name in names}
+    return [name for name, paths in fresh_paths.items() if not any(map(_is_of_this_torch, paths))]
 
 
 def compiled(name: str, environ: Mapping[str, str]) -> list[Path]:
@@ -90,12 +90,12 @@ def name_architectures(environ: MutableMapping[str, str]) -> list[str]:
 
     DeepSpeed's builder reads no letters (0.19.8); code for 9.0 runs on `9.0a`.
     """
-    asked = environ.get(ARCHITECTURES, "")
-    names = asked.replace(";", " ").split()
+    value = environ.get(ARCHITECTURES, "")
+    names = value.replace(";", " ").split()
     if not any(map(_LETTERED.fullmatch, names)):
         return []
     plain = environ[ARCHITECTURES] = ";".join(dict.fromkeys(_LETTERED.sub(r"\1\2", name) for name in names))
-    return [f"{_unread(asked)}: its kernels are compiled for {plain}"]
+    return [f"{_unread(value)}: its kernels are compiled for {plain}"]
 
 
 def architectures_unread(error: BaseException, environ: Mapping[str, str]) -> str | None:

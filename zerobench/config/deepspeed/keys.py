@@ -114,8 +114,8 @@ def unknown_key(where: str, path: str) -> UserError:
     known = known_keys()
     section, _, name = path.rpartition(".")
     close = _close_in(section, name) or _close_anywhere(path, name)
-    beside = [_last(key) for key in known.keys if key.rpartition(".")[0] == section and section in known.keys]
-    names = beside or [key for key in known.keys if "." not in key]
+    siblings = [_last(key) for key in known.keys if key.rpartition(".")[0] == section and section in known.keys]
+    names = siblings or [key for key in known.keys if "." not in key]
     hint = f"did you mean {close!r}?" if close else choices_for(name, names, "DeepSpeed's documentation", [])
     return UserError(f"{where}: {path!r} is not a key of DeepSpeed {known.deepspeed}; {hint}")
 

@@ -154,8 +154,8 @@ def _is_default(path: str, value: Any) -> bool:
 
 
 def _drop_keys(trial: TrialSpec, paths: set[str]) -> TrialSpec:
-    kept = {path: value for path, value in trial.ds_config.items() if path not in paths}
-    return trial.model_copy(update={"ds_config": kept})
+    ds_config = {path: value for path, value in trial.ds_config.items() if path not in paths}
+    return trial.model_copy(update={"ds_config": ds_config})
 
 
 def _file(trial: TrialSpec) -> dict[str, Any]:

@@ -117,15 +117,15 @@ def _canonical_names(section: Mapping[str, Any], prefix: str, where: str) -> dic
 
 def _drop_left_out(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Drop the keys that are not part of a trial, and sections that are empty without them."""
-    kept: dict[str, Any] = {}
+    section_left: dict[str, Any] = {}
     for name, value in section.items():
         path = f"{prefix}{name}"
         inner = _drop_left_out(value, f"{path}.") if isinstance(value, dict) else value
         if value and inner == {}:
             continue
         if fact_of(path).fate is not Fate.LEFT_OUT:
-            kept[name] = inner
-    return kept
+            section_left[name] = inner
+    return section_left
 
 
 def _fill_auto(section: Mapping[str, Any], answers: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -24,10 +24,10 @@ def divide_blocks(blocks: Sequence[int], first: int, last: int, num_stages: int)
     """
     if not 1 <= num_stages <= len(blocks):
         raise ValueError(f"{len(blocks)} blocks cannot be divided among {num_stages} stages")
-    beside = [0] * num_stages
-    beside[0] += first
-    beside[-1] += last
-    ends = _ends([0, *accumulate(blocks)], beside)
+    extras = [0] * num_stages
+    extras[0] += first
+    extras[-1] += last
+    ends = _ends([0, *accumulate(blocks)], extras)
     return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 

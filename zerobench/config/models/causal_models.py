@@ -58,9 +58,9 @@ def takes_attention(spec: ModelSpec, attention: Attention) -> bool:
 
 def _attends_to_prefix(spec: ModelSpec) -> bool:
     """Each token of the prompt may attend to all of it, a mask that FlashAttention does not support (hrm_text)."""
-    asked = spec.hf_config.get(_PREFIX)
-    if asked is not None:
-        return bool(asked)
+    is_prefix_lm = spec.hf_config.get(_PREFIX)
+    if is_prefix_lm is not None:
+        return bool(is_prefix_lm)
     folder, name, _ = model_module(spec.model_type)
     config = table(_CONFIG_TABLE, "models", "auto", "auto_mappings.py").get(spec.model_type, "")
     return bool(class_values(config, (_PREFIX,), folder, name, f"configuration_{name}.py").get(_PREFIX))

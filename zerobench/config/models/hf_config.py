@@ -98,13 +98,13 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
             f"{where}: model_type: {model_type!r}; must be a transformers architecture, for example llama or gpt2"
         )
     _check_values({"name": name, **config}, where)
-    kept = _only_the_work(config)
-    kept["use_cache"] = False
-    if isinstance(kept.get("text_config"), dict):
-        kept["text_config"]["use_cache"] = False
-    if origin is not None and isinstance(kept.get("auto_map"), dict):
-        kept["auto_map"] = {key: _qualify_code(code, origin) for key, code in kept["auto_map"].items()}
-    spec = validated(ModelSpec, {"name": name, "hf_config": kept}, where)
+    work = _only_the_work(config)
+    work["use_cache"] = False
+    if isinstance(work.get("text_config"), dict):
+        work["text_config"]["use_cache"] = False
+    if origin is not None and isinstance(work.get("auto_map"), dict):
+        work["auto_map"] = {key: _qualify_code(code, origin) for key, code in work["auto_map"].items()}
+    spec = validated(ModelSpec, {"name": name, "hf_config": work}, where)
     check_dimensions(spec, where)
     return spec
 

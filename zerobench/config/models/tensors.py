@@ -169,18 +169,20 @@ def adapted(spec: ModelSpec, lora: Lora) -> tuple[Matrix, ...]:
     Raises UserError if it names one that the model does not have, and as `parameter_tensors` does.
     """
     layout = _layout(spec)
-    there = [size for size in (*layout.before, *layout.layer) if isinstance(size, Matrix)]
-    if missing := set(lora.targets) - {matrix.name for matrix in there}:
-        raise unknown_choice("adapter", " or ".join(sorted(missing)), [matrix.name for matrix in there])
-    return tuple(matrix for matrix in there if not lora.targets or matrix.name in lora.targets)
+    matrices_before_head = [size for size in (*layout.before, *layout.layer) if isinstance(size, Matrix)]
+    if missing := set(lora.targets) - {matrix.name for matrix in matrices_before_head}:
+        raise unknown_choice("adapter", " or ".join(sorted(missing)), [matrix.name for matrix in matrices_before_head])
+    return tuple(matrix for matrix in matrices_before_head if not lora.targets or matrix.name in lora.targets)
 
 
 def adapter_tensors(spec: ModelSpec, lora: Lora) -> tuple[int, ...]:
     """Elements of each adapter's two matrices, in the order of `parameters()`. Raises as `adapted` does."""
     layout, names = _layout(spec), {matrix.name for matrix in adapted(spec, lora)}
-    there = [size for size in (*layout.before, *layout.layer * layout.num_layers) if isinstance(size, Matrix)]
-    beside = [matrix for matrix in there if matrix.name in names]
-    return tuple(lora.rank * width for matrix in beside for width in (matrix.inputs, matrix.outputs))
+    matrices_before_head = [
+        size for size in (*layout.before, *layout.layer * layout.num_layers) if isinstance(size, Matrix)
+    ]
+    targets = [matrix for matrix in matrices_before_head if matrix.name in names]
+    return tuple(lora.rank * width for matrix in targets for width in (matrix.inputs, matrix.outputs))
 
 
 def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tuple[int, ...], int]:

@@ -111,8 +111,8 @@ def _precision_needs_device(s: Situation) -> str | None:
     # Simulated CPU ranks depend on this machine's CPU, as measured ones do
     if s.trial.evidence is Evidence.FORMULA or (s.uses_gpus and not s.trial.evidence.needs_device):
         return None
-    taken = {Precision.BF16: s.machine.supports_bf16, Precision.FP16: s.machine.supports_fp16}
-    if taken.get(s.trial.precision, True):
+    supported = {Precision.BF16: s.machine.supports_bf16, Precision.FP16: s.machine.supports_fp16}
+    if supported.get(s.trial.precision, True):
         return None
     device = ", ".join(dict.fromkeys(s.machine.gpu_names)) if s.uses_gpus else "this CPU"
     return (

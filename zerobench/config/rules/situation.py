@@ -50,12 +50,12 @@ def rules_of(module: Mapping[str, Any], before: Mapping[str, Mapping[str, Rule]]
     Rules are keyed by name without the underscore, in the order of the source. `before` inserts other rules before some
     of them. Raises LookupError if `before` names no rule of the module.
     """
-    made: dict[str, Rule] = {}
+    rules: dict[str, Rule] = {}
     others = dict(before or {})
     for name, value in module.items():
-        said = getattr(value, "__annotations__", {}) if name.startswith("_") else {}
-        if list(said) == ["s", "return"] and str(said["return"]) == "str | None":
-            made |= {**others.pop(name[1:], {}), name[1:]: value}
+        annotations = getattr(value, "__annotations__", {}) if name.startswith("_") else {}
+        if list(annotations) == ["s", "return"] and str(annotations["return"]) == "str | None":
+            rules |= {**others.pop(name[1:], {}), name[1:]: value}
     if others:
-        raise LookupError(f"before: {', '.join(others)}: no rule; choices: {', '.join(made)}")
-    return made
+        raise LookupError(f"before: {', '.join(others)}: no rule; choices: {', '.join(rules)}")
+    return rules

@@ -32,8 +32,8 @@ def held_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
     distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
     if complete(trial.model).get("tie_word_embeddings"):
         tensors = (*tensors[1:], tensors[0])  # the head comes last
-    kept = [size for size, between in zip(tensors, _until_reused(tensors, trial), strict=True) if between < distance]
-    parts_bytes = (-(-size // trial.world_size) * element_bytes(trial) for size in kept)
+    sizes = [size for size, between in zip(tensors, _until_reused(tensors, trial), strict=True) if between < distance]
+    parts_bytes = (-(-size // trial.world_size) * element_bytes(trial) for size in sizes)
     return sum(nbytes >= smallest_swapped_bytes(config) for nbytes in parts_bytes)
 
 
@@ -63,8 +63,8 @@ def _shortage(
         needed = count_needed(trial, config)
     except UserError:
         return None
-    there_are = int(get(config, f"zero_optimization.{section}.buffer_count"))
-    return (config, needed, there_are) if needed > there_are else None
+    available = int(get(config, f"zero_optimization.{section}.buffer_count"))
+    return (config, needed, available) if needed > available else None
 
 
 def _swap_buffers_run_out(s: Situation) -> str | None:

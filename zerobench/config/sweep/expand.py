@@ -179,8 +179,8 @@ def build_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     if info.is_reference:
         axes |= _reference_axes(point)
         rank = 0
-    taken = axes_of(info, point["pipeline_schedule"])
-    axes |= {axis: DEFAULTS[axis] for axis in SETTINGS if axis not in taken}
+    own_axes = axes_of(info, point["pipeline_schedule"])
+    axes |= {axis: DEFAULTS[axis] for axis in SETTINGS if axis not in own_axes}
     if Offload.NVME not in {axes["offload_optimizer"], axes["offload_param"]}:
         axes["nvme_path"] = None
     elif not point["evidence"].needs_device:
@@ -199,9 +199,9 @@ def build_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
 
 def _reference_axes(point: Mapping[str, Any]) -> Point:
     """Axes that change for the single process with which the point's ranks are compared."""
-    taken = strategy_info(point["strategy"]).axes
+    own_axes = strategy_info(point["strategy"]).axes
     return {
-        **{axis: DEFAULTS[axis] for axis in STRATEGY_AXES if axis not in taken},
+        **{axis: DEFAULTS[axis] for axis in STRATEGY_AXES if axis not in own_axes},
         "num_nodes": 1,
         "gpus_per_node": 1,
         "gradient_accumulation_steps": point["gradient_accumulation_steps"] * point["world_size"],
@@ -251,15 +251,15 @@ def _nothing_left(sweep: Sweep, candidates: Sequence[_Candidate]) -> UserError:
     """Error for filters that no trial passes, with the available values."""
     for only in sweep.only:
         if only.axis == TRIAL_ID:
-            there = list(dict.fromkeys(candidate.trial.trial_id for candidate in candidates))
+            values = list(dict.fromkeys(candidate.trial.trial_id for candidate in candidates))
             any_match = any(only.matches(candidate.points[0], candidate.trial.trial_id) for candidate in candidates)
         else:
             points = [point for candidate in candidates for point in candidate.points]
-            there = list(dict.fromkeys(shown(only.axis, point) for point in points))
+            values = list(dict.fromkeys(shown(only.axis, point) for point in points))
             any_match = any(only.matches(point, "") for point in points)
         if not any_match:
-            wanted = ", ".join(only.patterns)
-            hint = choices_for(wanted, there, "zerobench run SWEEP --dry-run", [])
-            return UserError(one_line(f"--only: {only.axis}: no trial has {wanted!r}; {hint}"))
+            patterns = ", ".join(only.patterns)
+            hint = choices_for(patterns, values, "zerobench run SWEEP --dry-run", [])
+            return UserError(one_line(f"--only: {only.axis}: no trial has {patterns!r}; {hint}"))
     filters = ", ".join(sweep.file.only)
     return UserError(one_line(f"--only: {filters!r}: no trial passes all of the filters"))

@@ -59,10 +59,10 @@ def _pattern(axis: str, part: str) -> str:
 
 def keep(only: Sequence[Only], point: Mapping[str, Any], trial_id: str) -> bool:
     """Return whether each axis that `only` names passes one of its filters."""
-    wanted: dict[str, bool] = {}
+    passes: dict[str, bool] = {}
     for axis_filter in only:
-        wanted[axis_filter.axis] = wanted.get(axis_filter.axis, False) or axis_filter.matches(point, trial_id)
-    return all(wanted.values())
+        passes[axis_filter.axis] = passes.get(axis_filter.axis, False) or axis_filter.matches(point, trial_id)
+    return all(passes.values())
 
 
 def shown(axis: str, point: Mapping[str, Any]) -> str:

@@ -101,8 +101,8 @@ def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] | Non
     if stages is None and is_wide(work.get("adapter")):
         ways = [*((f"zero{stage}", Offload.NONE, Offload.NONE) for stage in STAGES), *_torch_ways(cluster)]
     else:
-        asked = STAGES if stages is None else stages
-        ways = [(f"zero{stage}", *places) for stage in asked for places in _offloads(stage)]
+        chosen_stages = STAGES if stages is None else stages
+        ways = [(f"zero{stage}", *places) for stage in chosen_stages for places in _offloads(stage)]
     return checked([_cell(work, cluster, *way) for way in ways], cluster)
 
 

@@ -57,7 +57,7 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
     config = load_user_config(path)
     check_ds_config(config, path)
     _cuts_no_matrices(config, path)
-    asked = {"precision": _precision(config, cluster), **_batch(config, path, work, cluster), **work}
+    requested = {"precision": _precision(config, cluster), **_batch(config, path, work, cluster), **work}
     places = {name: Offload(_known(device_of(config, name), "none")) for name in ("offload_optimizer", "offload_param")}
     own = {
         **places,
@@ -66,8 +66,8 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
         "optimizer": _optimizer(config, path, places["offload_optimizer"]),
         "ds_config_file": str(Path(path).resolve()) if Path(path).exists() else path,
     }
-    held = {"hyperparameters": _hyperparameters(config, work.get("hyperparameters", HyperparameterSpec()))}
-    return checked([trial_on(cluster, own | asked | held)], cluster)
+    hyperparameters = {"hyperparameters": _hyperparameters(config, work.get("hyperparameters", HyperparameterSpec()))}
+    return checked([trial_on(cluster, own | requested | hyperparameters)], cluster)
 
 
 def _cuts_no_matrices(config: Mapping[str, Any], path: str) -> None:
@@ -86,11 +86,11 @@ def _known(value: Any, otherwise: Any) -> Any:
 def _precision(config: Mapping[str, Any], cluster: Cluster) -> Precision:
     sections = {kind: get(config, f"{kind}.enabled") for kind in (Precision.BF16, Precision.FP16)}
     left_open = [kind for kind, enabled in sections.items() if enabled == AUTO]
-    said = [kind for kind, enabled in sections.items() if enabled is True]
+    enabled_kinds = [kind for kind, enabled in sections.items() if enabled is True]
     if not left_open:
         return Precision(precision_of(config))
     usual = usual_precision(cluster)
-    return said[0] if said else usual if usual in left_open else left_open[0]
+    return enabled_kinds[0] if enabled_kinds else usual if usual in left_open else left_open[0]
 
 
 def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimizer:

@@ -36,10 +36,10 @@ def precision_notes(trials: Iterable[TrialSpec], machine: Machine) -> list[str]:
     """Sentence on `auto`, if one of `trials` left its precision to `machine` and uses its CPU."""
     if machine.accelerator is not Accelerator.CPU:
         return []
-    left = any(
+    uses_auto = any(
         spec.precision_is_auto and (spec.evidence.needs_device or spec.prediction.gpu is None) for spec in trials
     )
-    return [auto_precision_sentence(machine)] if left else []
+    return [auto_precision_sentence(machine)] if uses_auto else []
 
 
 def auto_precision_sentence(machine: Machine) -> str:

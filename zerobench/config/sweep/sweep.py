@@ -260,9 +260,9 @@ def _refuse_idle_axes(sweep: Sweep) -> None:
     for axis, (usual, able) in takers.items():
         values = [value for grid in grids for value in grid.get(axis, []) if value not in {None, usual}]
         if values and not evidences & set(able):
-            there = ", ".join(evidence for evidence in Evidence if evidence in evidences)
+            present = ", ".join(evidence for evidence in Evidence if evidence in evidences)
             raise UserError(
-                f"{sweep.where}: {axis}: {values[0]} does not apply to evidence {there}; choices: "
+                f"{sweep.where}: {axis}: {values[0]} does not apply to evidence {present}; choices: "
                 f"{', '.join(able)} (--set evidence={Evidence.SIMULATED}), or drop it (--set "
                 f"{axis}={usual})"
             )

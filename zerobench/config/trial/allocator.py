@@ -21,8 +21,8 @@ def asked_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 def most_rounded_bytes(environ: Mapping[str, str]) -> int | None:
     """Largest page-locked tensor that is rounded up; None: all are."""
-    asked = asked_settings(environ)
-    limits = [int(asked[name]) * 2**20 for name in ROUNDING_LIMITS if asked.get(name, "").isdecimal()]
+    settings = asked_settings(environ)
+    limits = [int(settings[name]) * 2**20 for name in ROUNDING_LIMITS if settings.get(name, "").isdecimal()]
     return min(limits, default=None)
 
 

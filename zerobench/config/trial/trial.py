@@ -551,5 +551,5 @@ def _marked(mark: type) -> tuple[str, ...]:
 
 def slug(text: str) -> str:
     """Replace all but letters, digits, dot, dash and underscore in `text`, for a file name."""
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
-    return kept.strip(".")[:80] or "trial"
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
+    return name.strip(".")[:80] or "trial"
