@@ -135,7 +135,9 @@ def emulator_in(where: Places, torch: Torch) -> Emulator:
         build_missing(where, cuda_torch.lib)
     except OSError as error:
         raise UserError(f"emulator: {error.filename or where.folder}: {error.strerror or error}") from None
-    return Emulator(training_python().python, where.stand_ins, cuda_torch.version, None if torch.cuda else where.overlay)
+    return Emulator(
+        training_python().python, where.stand_ins, cuda_torch.version, None if torch.cuda else where.overlay
+    )
 
 
 def build_missing(where: Places, torch_lib: Path) -> None:

@@ -15,6 +15,7 @@ from zerobench.launch.emulate import emulation
 from zerobench.launch.emulate.emulation import Emulation, _status, again_compiled, known_work
 from zerobench.launch.emulate.figures import Verdict, rank_fit
 from zerobench.launch.emulate.part import Account, End, Refusal
+from zerobench.launch.emulate.play import Stage
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.records.folder import RunFolder
 from zerobench.records.records import Failure, MemoryRow, Standing
@@ -113,8 +114,8 @@ def test_releases_that_were_not_tried_are_named_before_anything_is_played(monkey
     stage: Any = SimpleNamespace(emulator=SimpleNamespace(variables=lambda *_: pytest.fail(said[0])), gpu=None)
     monkeypatch.setattr(emulation, "untried", lambda: ["torch 9.9 has not been tried"])
     monkeypatch.setattr(emulation, "find_emulator", lambda: None)
-    monkeypatch.setattr(emulation.Stage, "of", lambda *_: stage)
+    monkeypatch.setattr(Stage, "of", lambda *_: stage)
     request = EmulationRequest(("python", "t.py"), read_cluster(gpu="h100", gpus="2"), (0,), steps=1)
     with pytest.raises(pytest.fail.Exception, match=r"torch 9\.9 has not been tried"):
-        emulation.emulate(request, said.append)
+        emulation.emulate(request, lambda line, *_: said.append(line))
     assert said == ["torch 9.9 has not been tried"]

@@ -104,7 +104,7 @@ def test_the_capacity_is_a_line_where_bars_reach_near_it_and_else_a_sentence(
 ) -> None:
     near = scaling_figures["memory-per-gpu"]
     assert max(bar.whole for bar in bars_of(scaling_frames)) > 0.25 * 80 * GIB
-    assert "device capacity: 80.00 GiB" in said(near)
+    assert "device capacity: 79.53 GiB" in said(near)
     assert "capacity 80 GiB" in texts(near)
     assert "beyond the chart" in device.caption
     assert not any("capacity" in text for text in [*said(device), *texts(device)])
