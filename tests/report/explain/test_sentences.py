@@ -51,7 +51,7 @@ def told(folder: Path, *trials: SampleTrial) -> list[str]:
 
 def test_a_whole_run_is_told_in_six_sentences(tmp_path: Path) -> None:
     common = "most common reason: the device ran out of memory (1)"
-    least = "zero3 opt=nvme param=cpu fits in 11.02 GiB of 80.00 GiB per device (in steps, start-up 11.02 GiB)"
+    least = "zero3 opt=nvme param=cpu fits in 11.02 GiB of 79.53 GiB per device (in steps, start-up 11.02 GiB)"
     void = "not ranked, allocator retries: zero2 reduce_bucket=5e8"
     rival = "zero1, 284 K tokens/s (2% faster, uncertain), 12.3 GiB (78.6 MiB more)"
     once = "one repeat per trial: spread within a run, not between runs"
@@ -190,7 +190,7 @@ def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:
     small = [asked("zero0", prediction={"gpu": "RTX 4090"}), asked("zero3", prediction={"gpu": "RTX 4090"})]
     large = [completed_trial(one.model_copy(update={"micro_batch_size": 64})) for one in small]
     said = told(tmp_path, *large)
-    assert said[0] == "Nothing fits in 80.00 GiB per device: zero0 (86.21 GiB in steps), zero3 (81.86 GiB in steps)."
+    assert said[0] == "Nothing fits in 23.64 GiB per device: zero0 (86.21 GiB in steps), zero3 (81.86 GiB in steps)."
     assert not any(sentence.startswith("Choose") for sentence in said)
 
 
