@@ -63,4 +63,4 @@ def test_the_room_of_a_trial_is_that_of_the_scarcer_memory_that_is_known() -> No
     assert Fit(space(50), space(90), True).room == pytest.approx(0.1)
     assert Fit(space(90), space(50), True).room == pytest.approx(0.1)
     assert Fit(space(50), space(None), True).room == 0.5
-    assert Fit(space(None), space(None), True).room == 0.0
+    assert Fit(space(None), space(None), True).room == -1.0  # it is never the nearest to fitting
