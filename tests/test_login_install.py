@@ -187,7 +187,8 @@ def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(
     assert said.returncode == 2
     assert re.fullmatch(
         r"zerobench: torch, deepspeed and transformers are not installed here, and .*trials need them: "
-        r"python -m pip install 'torch[^']*2\.11[^']*' 'deepspeed[^']*' 'transformers[^']*'; on a login node, .*\n",
+        r"python -m pip install 'torch[^']*2\.11[^']*' 'deepspeed[^']*' 'transformers[^']*'; or give the interpreter .*"
+        r"\(--python PATH\); on a login node, .*\n",
         said.stderr,
     )
     assert not list(tmp_path.rglob("plan.json"))
