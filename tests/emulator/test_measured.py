@@ -102,7 +102,7 @@ def test_the_host_holds_what_torchs_allocator_of_page_locked_memory_says(
             assert known[total] == of_allocator
         assert known[total] - moments == pytest.approx(of_allocator, abs=2**14)  # flags, a batch
         with_process = total_of(rank, process.step, process.phase)
-        assert with_process == pytest.approx(process.rss_bytes, abs=2**20)  # rounding is in it once
+        assert with_process == process.rss_bytes  # rounding is in it once
 
 
 def total_of(rank: RankRecord, step: StepKind, phase: Phase) -> int:

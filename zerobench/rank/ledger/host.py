@@ -74,12 +74,14 @@ def peak_resident_bytes(pid: int | str = "self") -> int | None:
     return _field(Path(f"/proc/{pid}/status"), "VmHWM:")
 
 
-def process_memory(step: StepKind, phase: Phase, peak_rss_bytes: int | None, pinned_bytes: int | None) -> ProcessMemory:
-    """Figures of the kernel and malloc now, at the end of a phase."""
+def process_memory(
+    step: StepKind, phase: Phase, rss_bytes: int, peak_rss_bytes: int | None, pinned_bytes: int | None
+) -> ProcessMemory:
+    """Figures of the kernel and malloc at the end of a phase, in which `rss_bytes` were resident."""
     return ProcessMemory(
         step=step,
         phase=phase,
-        rss_bytes=resident_bytes(),
+        rss_bytes=rss_bytes,
         pss_bytes=proportional_bytes(),
         peak_rss_bytes=peak_rss_bytes,
         malloc_bytes=malloc_bytes(),

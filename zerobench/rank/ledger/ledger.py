@@ -74,6 +74,8 @@ class Ledger:
         self._rows = LedgerRows()
         self._courses = Courses()
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
+        self._resident_bytes = 0
+        """Resident memory at the end of the phase that was accounted for last."""
         self._unattributed_sites: dict[str, int] = {}
         self._logits_node: int | None = None
         self._model: weakref.ref[torch.nn.Module] | None = None
@@ -364,7 +366,9 @@ class Ledger:
         if not self._in_own_process:
             return None
         booked = self.counter.totals.get("cpu", 0) if self._book is None else self._book.total_bytes()
-        return host.resident_bytes() - booked - rounding_bytes
+        # Read once a phase: the ledger's own work after it makes more pages resident.
+        self._resident_bytes = host.resident_bytes()
+        return self._resident_bytes - booked - rounding_bytes
 
     def _verdict(self, storage: Storage, phase: Phase, *, is_within: bool = False) -> tuple[Place, Category | None]:
         place, category = self.names.verdict(storage, phase, is_within=is_within)
@@ -382,7 +386,7 @@ class Ledger:
         if old is not None and peak is not None:
             peak = max(peak, old.peak_rss_bytes or 0)
         pinned = cuda.pinned_bytes() if self._device.type == "cuda" else None
-        self._process[step, phase] = host.process_memory(step, phase, peak, pinned)
+        self._process[step, phase] = host.process_memory(step, phase, self._resident_bytes, peak, pinned)
 
     def _hook_gradients(self, model: torch.nn.Module) -> list[Any]:
         """Name each gradient when it is accumulated, before any hook of the engine moves or frees it."""

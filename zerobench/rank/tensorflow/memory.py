@@ -158,7 +158,9 @@ class MemoryBook:
         yield
         live, at_peak = self.counter.now(), self.counter.peak() if has_peak else None
         host_peak = host.peak_resident_bytes() if has_host_peak else None
-        self._process[step, phase] = host.process_memory(step, phase, host_peak, pinned_bytes=None)
+        self._process[step, phase] = host.process_memory(
+            step, phase, host.resident_bytes(), host_peak, pinned_bytes=None
+        )
         self._rows[step, phase] = list(self._account(step, phase, live, at_peak))
 
     def _account(self, step: StepKind, phase: Phase, live: int | None, at_peak: int | None) -> Iterator[MemoryRow]:
