@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.common.distribution import namesake
+from zerobench.common.distribution import namesake, release_numbers
 
 
 @pytest.mark.parametrize(("file", "expected"), [("zerobench/_benchmark.py", "0.5"), ("zerobench/cli.py", None)])
@@ -23,3 +23,11 @@ def test_the_other_package_is_told_from_an_older_install_of_this_one(
 def test_without_it_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert namesake() is None
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [("2.13.0+cu130", (2, 13, 0)), ("0.19.8", (0, 19, 8)), ("5.17", (5, 17)), ("2.15.0.dev3", (2, 15, 0, 3))],
+)
+def test_a_release_is_its_numbers_without_the_local_build(version: str, numbers: tuple[int, ...]) -> None:
+    assert release_numbers(version) == numbers

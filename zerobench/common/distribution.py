@@ -1,6 +1,7 @@
 """The names under which this package is installed, and the other project that shares its import name."""
 
 import importlib.metadata
+import re
 
 DISTRIBUTION = "deepspeed-zerobench"
 """Name of this package for pip. It is imported, and called, as `zerobench`."""
@@ -17,3 +18,8 @@ def namesake() -> str | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     return other.version if _ITS_FILE in map(str, other.files or ()) else None
+
+
+def release_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version without its local build: (2, 13, 0) of `2.13.0+cu130`."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))

@@ -64,16 +64,16 @@ class TrainingPython:
     numbers: tuple[int, int]
     """Major and minor version."""
     bin: Path
-    """Where programs of its environment lie: `accelerate`, `deepspeed`, `ninja`."""
+    """Folder of its environment's programs: `accelerate`, `deepspeed`, `ninja`."""
     is_own: bool
-    """Whether its environment is the one that this process runs in."""
+    """True if its environment is the one that this process runs in."""
     path: tuple[str, ...] = ()
     """Its sys.path, unless it is this process's."""
     virtual_env: Path | None = None
     """Its virtual environment, where it is in one."""
     abi: str = ""
     folders: tuple[tuple[str, str], ...] = ()
-    """Where the training frameworks lie, by name."""
+    """Folders of the training frameworks by name."""
 
     @property
     def search_path(self) -> list[str]:

@@ -30,12 +30,13 @@ def training_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"{folder}: {why}; set ZEROBENCH_ENVIRONMENTS to a folder that can be written") from None
-    added["PYTHONPATH"] = _before(str(code), environ.get("PYTHONPATH"))
-    added["PATH"] = _before(str(python.bin), environ.get("PATH", os.defpath))
+    added["PYTHONPATH"] = prepend_path(str(code), environ.get("PYTHONPATH"))
+    added["PATH"] = prepend_path(str(python.bin), environ.get("PATH", os.defpath))
     if python.virtual_env is not None:
         added["VIRTUAL_ENV"] = str(python.virtual_env)
     return added
 
 
-def _before(first: str, rest: str | None) -> str:
+def prepend_path(first: str, rest: str | None) -> str:
+    """Put `first` before the other folders of a search path such as PATH."""
     return f"{first}{os.pathsep}{rest}" if rest else first

@@ -13,6 +13,7 @@ from zerobench.common.environment_locks import keep_in_use
 from zerobench.common.environments import Environment, environment
 from zerobench.common.errors import UserError
 from zerobench.common.training_python import training_python
+from zerobench.common.training_variables import prepend_path
 from zerobench.emulator.build import CORE, VALUES, VALUES_VARIABLE, build
 from zerobench.emulator.downloads import UNVERIFIED, listed_torches
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
@@ -75,7 +76,7 @@ class Emulator:
             VARIABLE: gpu.variable(num_gpus),
             ACCOUNT_VARIABLE: "" if account is None else str(account.absolute()),
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(num_gpus))),
-            "LD_LIBRARY_PATH": _before(str(self.stand_ins), environ.get("LD_LIBRARY_PATH")),
+            "LD_LIBRARY_PATH": prepend_path(str(self.stand_ins), environ.get("LD_LIBRARY_PATH")),
             "DS_ACCELERATOR": "cuda",
             # ProcessGroupNCCL waits for an id of each 128 ranks, which ranks that are not there never store.
             "TORCH_NCCL_RANKS_PER_ROOT": str(_ROOTS),
@@ -83,12 +84,12 @@ class Emulator:
             VALUES_VARIABLE: str(self.stand_ins / VALUES),
         }
         if self.overlay is not None:
-            added["PYTHONPATH"] = _before(str(self.overlay), environ.get("PYTHONPATH"))
+            added["PYTHONPATH"] = prepend_path(str(self.overlay), environ.get("PYTHONPATH"))
         else:
             # torch finds NVIDIA's libraries by the path that it was linked with, which goes before LD_LIBRARY_PATH:
             # only what is loaded already goes before that.
             libraries = sorted(str(path) for path in self.stand_ins.glob("lib*.so*"))
-            added["LD_PRELOAD"] = _before(":".join(libraries), environ.get("LD_PRELOAD"))
+            added["LD_PRELOAD"] = prepend_path(":".join(libraries), environ.get("LD_PRELOAD"))
         return added
 
     def check(self, variables: Mapping[str, str], gpu: EmulatedGpu) -> None:
@@ -104,10 +105,6 @@ class Emulator:
             raise UserError(
                 f"emulator: {gpu.name!r} expected, not {answer}: another CUDA driver precedes {self.stand_ins}"
             )
-
-
-def _before(first: str, rest: str | None) -> str:
-    return f"{first}{os.pathsep}{rest}" if rest else first
 
 
 def find_emulator(made: Environment | None = None) -> Emulator:

@@ -63,7 +63,7 @@ def room_of(trial: Trial, node_bytes: int | None) -> Room:
 
 @dataclass(frozen=True)
 class ChangesOnCpu:
-    """What a trial of CPU ranks needs as it is, and each change of it."""
+    """Memory that a trial of CPU ranks needs, unchanged and with each change."""
 
     unchanged: ChangeOutcome
     changes: Sequence[ChangeOutcome]
@@ -89,7 +89,7 @@ def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[Simu
 
 
 def judged_on_cpu(trial: Trial, simulated: Sequence[SimulatedChange], node_bytes: int | None) -> ChangesOnCpu:
-    """What `trial` itself needs of what refused it, and each change of it."""
+    """Judge `trial` and each change of it against the memory that was refused."""
     room = room_of(trial, node_bytes)
     tried = []
     for words, made in simulated:

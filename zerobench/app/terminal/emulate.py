@@ -301,7 +301,7 @@ def _speed(made: Emulation) -> Iterator[str]:
 
 
 def _has_speed(made: Emulation) -> bool:
-    """Whether steps of the script were played on the GPU."""
+    """True if steps of the script were played on the GPU."""
     return not made.interrupted and made.verdict.failed is None and made.verdict.fits_devices is not None
 
 

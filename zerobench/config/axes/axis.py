@@ -30,7 +30,7 @@ class Column:
     silent: Any = None
     """Value, besides None, that a line's name leaves out."""
     is_key: bool = True
-    """Whether it is among the first columns of every tidy table; else only the page's own tables have it."""
+    """True if it is among the first columns of every tidy table; else only the page's own tables have it."""
     since: int | None = None
     """Its place among the later columns, if it was introduced after its axis (zerobench.config.trial.trial.Later)."""
 
@@ -44,7 +44,7 @@ class Label:
     legend: str = ""
     """Meaning of the letters in the short form."""
     always: bool = False
-    """Whether the usual value is in the name as well."""
+    """True if the usual value is in the name as well."""
     unmarked: str | None = None
     """Value that names omit where trials differ, even if it is not the usual one."""
     in_sentences: bool = True

@@ -8,7 +8,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping
 
-from zerobench.common.distribution import DISTRIBUTION
+from zerobench.common.distribution import DISTRIBUTION, release_numbers
 from zerobench.common.errors import UserError
 from zerobench.common.training_python import training_python
 from zerobench.config.derived.availability import FRAMEWORKS
@@ -60,7 +60,7 @@ def check_inside() -> None:
 
 
 def _is_new_enough(name: str, version: str | None) -> bool:
-    return version is not None and tuple(map(int, re.findall(r"\d+", version)[:2])) >= INSIDE[name]
+    return version is not None and release_numbers(version)[:2] >= INSIDE[name]
 
 
 def _install_advice(missing: list[str]) -> str:

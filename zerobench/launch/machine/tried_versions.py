@@ -4,9 +4,9 @@ Other releases are not refused. A ledger that reads DeepSpeed's and torch's priv
 state has changed, so that whoever sees a figure should know.
 """
 
-import re
 from collections.abc import Mapping
 
+from zerobench.common.distribution import release_numbers
 from zerobench.common.environments import version_of
 from zerobench.common.training_python import training_python
 
@@ -36,10 +36,6 @@ def untried(versions: Mapping[str, str | None] | None = None) -> list[str]:
 
 
 def _is_within(version: str, first: str, last: str) -> bool:
-    low, high = _numbers(first), _numbers(last)
-    numbers = _numbers(version)
+    low, high = release_numbers(first), release_numbers(last)
+    numbers = release_numbers(version)
     return numbers[: len(low)] >= low and numbers[: len(high)] <= high
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from zerobench.common.distribution import release_numbers
+
 _DTYPE_SINCE = (4, 56)
 
 
@@ -23,5 +25,5 @@ def skip_initialization() -> AbstractContextManager[None]:
 
 def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
     """Return the argument that sets the type of a model that is made or loaded."""
-    release = tuple(map(int, version("transformers").split(".")[:2]))
+    release = release_numbers(version("transformers"))
     return {"dtype" if release >= _DTYPE_SINCE else "torch_dtype": dtype}
